@@ -1,0 +1,1 @@
+"""One file per sub-command, lazy imports. Refuses logic."""

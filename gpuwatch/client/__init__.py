@@ -1,0 +1,1 @@
+"""The connection to a daemon and the pure reducer to NodeState. Refuses widgets."""

@@ -1,0 +1,1 @@
+"""The service: wiring, publishing, probe scheduling. Refuses measuring, judging, drawing."""

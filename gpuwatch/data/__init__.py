@@ -1,0 +1,1 @@
+"""Bundled data: the recording that `make demo` and a machine without a driver play."""

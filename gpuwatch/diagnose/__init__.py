@@ -1,0 +1,1 @@
+"""Evidence to findings. Pure: no clock, no file, no socket."""

@@ -1,0 +1,1 @@
+"""Model to text for machines: JSON. Refuses sockets."""

@@ -1,0 +1,1 @@
+"""Recordings: raw evidence to one file and back, at any speed."""

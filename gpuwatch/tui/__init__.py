@@ -1,0 +1,1 @@
+"""The terminal UI. view and chart are pure; widgets only paint."""

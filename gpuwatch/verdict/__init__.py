@@ -1,0 +1,1 @@
+"""Statistics and verdicts over probe results. Refuses torch."""

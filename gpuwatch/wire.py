@@ -1,0 +1,220 @@
+"""Model to bytes and back: topics, protocol version, messages.
+
+Owns: what travels. Refuses: sockets, clocks, files.
+
+Stream (XPUB): frames ``[topic, payload]``. Requests (ROUTER/DEALER): one frame ``payload`` each way.
+A payload is msgpack of one tagged message. Topics end in ``/`` because ZeroMQ subscribes by prefix ("gpu.1" would
+also match "gpu.10").
+
+A subscriber subscribes first, then asks for a :class:`Snapshot`, which carries the ``seq`` of the last message that
+it includes: messages up to it are dropped, the next must be ``seq + 1``, anything else is a gap and the snapshot is
+asked for again. ``epoch`` changes when the daemon restarts.
+
+Evolution: new fields have defaults, are appended and old decoders skip them; a tag or field name is never reused;
+an unknown tag is counted and ignored. A changed *major* means that old clients must not try.
+"""
+
+from __future__ import annotations
+
+from msgspec import DecodeError, Struct
+from msgspec import msgpack as _msgpack
+
+from gpuwatch.errors import ProtocolError
+from gpuwatch.model import (
+    CgroupSample,
+    DeviceSample,
+    Diagnosis,
+    HostSample,
+    Inventory,
+    ProbeResult,
+    ProcessInfo,
+    ProcessSample,
+)
+
+PROTOCOL = (1, 0)
+MAX_REQUEST_BYTES = 64 * 1024
+
+TOPIC_STREAM = b"stream/"
+TOPIC_WELCOME = b"welcome/"
+"""Sent by the socket itself to each new subscriber: it proves that the subscription has arrived."""
+
+
+class Tick(Struct, frozen=True, tag="tick"):
+    """The latest reading of everything. A hung GPU keeps its old ``mono_ns``: age is visible, never hidden."""
+
+    epoch: int
+    seq: int
+    mono_ns: int
+    wall_ns: int
+    devices: tuple[DeviceSample, ...]
+    host: HostSample | None = None
+    processes: tuple[ProcessSample, ...] = ()
+    cgroups: tuple[CgroupSample, ...] = ()
+
+
+class InventoryMessage(Struct, frozen=True, tag="inventory"):
+    """The inventory changed."""
+
+    epoch: int
+    seq: int
+    inventory: Inventory
+
+
+class ProcessesMessage(Struct, frozen=True, tag="processes"):
+    """Static facts of processes that appeared, and pids that went."""
+
+    epoch: int
+    seq: int
+    infos: tuple[ProcessInfo, ...]
+    gone: tuple[int, ...] = ()
+
+
+class DiagnosisMessage(Struct, frozen=True, tag="diagnosis"):
+    """A finished diagnosis."""
+
+    epoch: int
+    seq: int
+    diagnosis: Diagnosis
+
+
+class DiagnosisProgress(Struct, frozen=True, tag="diagnosing"):
+    """A diagnosis is under way: so many of so many seconds. ``done_s`` < 0: it was given up, ``message`` says why."""
+
+    epoch: int
+    seq: int
+    pid: int
+    device_indices: tuple[int, ...]
+    done_s: float
+    total_s: float
+    message: str = ""
+
+
+class ProbeMessage(Struct, frozen=True, tag="probe"):
+    """A finished probe."""
+
+    epoch: int
+    seq: int
+    result: ProbeResult
+
+
+class Heartbeat(Struct, frozen=True, tag="heartbeat"):
+    """Nothing new, still here."""
+
+    epoch: int
+    seq: int
+    mono_ns: int
+
+
+class Goodbye(Struct, frozen=True, tag="goodbye"):
+    """The daemon is stopping on purpose."""
+
+    epoch: int
+    seq: int
+
+
+StreamMessage = (
+    Tick
+    | InventoryMessage
+    | ProcessesMessage
+    | DiagnosisMessage
+    | DiagnosisProgress
+    | ProbeMessage
+    | Heartbeat
+    | Goodbye
+)
+
+
+class GetSnapshot(Struct, frozen=True, tag="get_snapshot"):
+    """Everything a new subscriber needs."""
+
+    request_id: int
+    protocol: tuple[int, int] = PROTOCOL
+
+
+class StartDiagnosis(Struct, frozen=True, tag="start_diagnosis"):
+    """Diagnose this process, or whatever runs on this device, now. Answered by Accepted, result by the stream."""
+
+    request_id: int
+    pid: int = 0
+    device_index: int = -1
+    seconds: float = 0.0
+    """0 means the daemon's default."""
+
+
+class StartProbe(Struct, frozen=True, tag="start_probe"):
+    """Run a probe if the device is idle. Answered by Accepted, result by the stream."""
+
+    request_id: int
+    probe: str
+    device_index: int = 0
+
+
+Request = GetSnapshot | StartDiagnosis | StartProbe
+
+
+class Snapshot(Struct, frozen=True, tag="snapshot"):
+    """Full state as of ``seq``."""
+
+    request_id: int
+    epoch: int
+    seq: int
+    protocol: tuple[int, int]
+    inventory: Inventory
+    tick: Tick | None
+    infos: tuple[ProcessInfo, ...]
+    diagnoses: tuple[Diagnosis, ...]
+    probes: tuple[ProbeResult, ...]
+    history: tuple[Tick, ...] = ()
+    """Recent ticks, oldest first, devices only: charts start full."""
+    period_s: float = 1.0
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """The request was taken."""
+
+    request_id: int
+    message: str = ""
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """The request was not taken; one line for a person."""
+
+    request_id: int
+    message: str
+
+
+Reply = Snapshot | Accepted | Refused
+
+_encoder = _msgpack.Encoder()
+_stream_decoder: _msgpack.Decoder[StreamMessage] = _msgpack.Decoder(StreamMessage)
+_request_decoder: _msgpack.Decoder[Request] = _msgpack.Decoder(Request)
+_reply_decoder: _msgpack.Decoder[Reply] = _msgpack.Decoder(Reply)
+
+
+def encode(message: StreamMessage | Request | Reply) -> bytes:
+    """One message as msgpack."""
+    return _encoder.encode(message)
+
+
+def decode_stream(payload: bytes) -> StreamMessage:
+    """A stream message. Raises ProtocolError for anything that is not one, unknown tags included."""
+    try:
+        return _stream_decoder.decode(payload)
+    except DecodeError as exc:
+        raise ProtocolError(f"not a gpuwatch stream message: {exc}") from None
+
+
+def decode_request(payload: bytes) -> Request:
+    """A request. Raises ProtocolError."""
+    try:
+        return _request_decoder.decode(payload)
+    except DecodeError as exc:
+        raise ProtocolError(f"not a gpuwatch request: {exc}") from None
+
+
+def decode_reply(payload: bytes) -> Reply:
+    """A reply. Raises ProtocolError."""
+    try:
+        return _reply_decoder.decode(payload)
+    except DecodeError as exc:
+        raise ProtocolError(f"not a gpuwatch reply: {exc}") from None
