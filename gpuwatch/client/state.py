@@ -99,6 +99,8 @@ class NodeState(Struct, frozen=True):
     ticked_ns: int = 0
     """Our clock when the last tick came."""
     period_s: float = 1.0
+    notice: str = ""
+    """Answer to our last request, one line: accepted or why not."""
 
     @property
     def recorded(self) -> bool:

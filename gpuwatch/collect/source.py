@@ -44,5 +44,9 @@ class ObservationSource(Protocol):
     def focus(self, focus: Focus | None) -> None:
         """Look closely at a job until its seconds are over, or stop doing so."""
 
+    def now_ns(self) -> int:
+        """The clock that ``mono_ns`` of the observations belongs to: CLOCK_MONOTONIC when live, the position in the
+        recording when replayed. Ages are differences to this."""
+
     def progress_ns(self) -> int:
         """CLOCK_MONOTONIC of the last completed reading of any device or of the host: feeds the watchdog."""
