@@ -373,7 +373,20 @@ class StackSample(Struct, frozen=True):
     native: bool = False
 
 
-Observation = Inventory | DeviceSample | HostSample | ProcessTick | StackSample
+class SourceLine(Struct, frozen=True):
+    """The text of one line of the job's own code that a stack sample stood on.
+
+    A C call (``.item()``, ``.to(device)``) leaves no Python frame of its own: only the line tells what it is.
+    """
+
+    root_pid: int
+    mono_ns: int
+    file: str
+    line: int
+    text: str
+
+
+Observation = Inventory | DeviceSample | HostSample | ProcessTick | StackSample | SourceLine
 """What collectors emit and recordings hold: everything above them is a function of these."""
 
 

@@ -1,0 +1,251 @@
+"""Where the wall time of the window went: stack samples joined in time with GPM windows.
+
+Owns: the account, which sums to 1, and the loss of each activity. Refuses: naming causes.
+
+For each stack sample of the driving thread we look up the GPM window that covers its instant. The part of that window
+in which the GPU was busy counts as *computing*; the rest is charged to what the thread was doing then. So a data wait
+that the GPU's queue hides costs nothing, and one that leaves it idle costs what it leaves: two averages multiplied
+would get both wrong.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.evidence import Evidence, GpuWindow
+from gpuwatch.diagnose.frames import Activity, Doing, classify, driving_thread, worker_activity
+from gpuwatch.model import AccountShare, CodeLocation, Frame
+
+COMPUTING = "computing"
+UNATTRIBUTED = "unattributed"
+
+ACCOUNT_NAME = {
+    Activity.WAITING_FOR_DATA: "waiting_for_data",
+    Activity.PREPARING_DATA: "preparing_data",
+    Activity.RECEIVING_DATA: "waiting_for_data",
+    Activity.RESTARTING_WORKERS: "waiting_for_data",
+    Activity.CHECKPOINTING: "checkpointing",
+    Activity.COMPILING: "compiling",
+    Activity.STARTING: "compiling",
+    Activity.SYNCHRONISING: "synchronising",
+    Activity.COPYING: "copying",
+    Activity.LAUNCHING: "launching",
+    Activity.COMMUNICATING: "communicating",
+    Activity.LOGGING: "other_host_work",
+    Activity.HOST_WORK: "other_host_work",
+    Activity.USER_LINE: "other_host_work",
+    Activity.WAITING: "idle",
+    Activity.WAITING_FOR_WORK: "idle",
+}
+
+
+class Moment(Struct, frozen=True):
+    """One stack sample of the driving thread, with the GPU beside it."""
+
+    doing: Doing
+    busy: float
+    rx_bytes_per_s: float | None
+    tx_bytes_per_s: float | None
+    window_ns: int
+
+
+class Account(Struct, frozen=True):
+    """The wall time of the window, split. All shares are of the wall time, 0..1."""
+
+    computing: float
+    lost: dict[Activity, float]
+    """GPU time lost while the driving thread did this."""
+    held: dict[Activity, float]
+    """Share of the samples in this activity, whether the GPU was busy or not."""
+    where: dict[Activity, dict[Frame, int]]
+    """Lines of the user's code per activity, with counts."""
+    samples: int
+    lines: dict[Activity, int]
+    """Samples per activity."""
+    copy_rx_bytes_per_s: float | None = None
+    """Mean PCIe rate towards the GPU while the thread was copying."""
+    copy_tx_bytes_per_s: float | None = None
+    idle_windows: float = 0.0
+    """Share of the samples in whose window the GPU did nothing at all."""
+    source_known: float = 1.0
+    """Share of the user-line samples whose text was readable."""
+
+    def lost_in(self, *activities: Activity) -> float:
+        """GPU time lost in any of these."""
+        return sum(self.lost.get(a, 0.0) for a in activities)
+
+    @property
+    def total_lost(self) -> float:
+        """All GPU time not spent computing."""
+        return max(0.0, 1.0 - self.computing)
+
+    def location(self, *activities: Activity) -> CodeLocation | None:
+        """The line of the user's code that most samples of these activities stand on."""
+        lines: Counter[Frame] = Counter()
+        for activity in activities:
+            lines.update(self.where.get(activity, {}))
+        total = sum(self.lines.get(a, 0) for a in activities)
+        if not lines or not total:
+            return None
+        frame, count = lines.most_common(1)[0]
+        return CodeLocation(frame.file, frame.line, frame.function, count / total)
+
+    def shares(self) -> tuple[AccountShare, ...]:
+        """For people: sums to 1; computing first, then what was lost, largest first."""
+        parts: dict[str, float] = defaultdict(float)
+        for activity, share in self.lost.items():
+            parts[ACCOUNT_NAME[activity]] += share
+        rest = 1.0 - self.computing - sum(parts.values())
+        if rest > 1e-9:
+            parts[UNATTRIBUTED] += rest
+        ranked = sorted(((n, s) for n, s in parts.items() if s > 1e-9), key=lambda item: (-item[1], item[0]))
+        return (AccountShare(COMPUTING, self.computing), *(AccountShare(n, s) for n, s in ranked))
+
+
+def moments(evidence: Evidence) -> list[Moment]:
+    """The driving thread's samples that a GPM window covers. Several devices: the mean of their windows."""
+    by_device: dict[int, list[GpuWindow]] = defaultdict(list)
+    for window in evidence.windows:
+        by_device[window.device_index].append(window)
+    ends = {index: [w.end_ns for w in windows] for index, windows in by_device.items()}
+    found = []
+    for stack in evidence.main_stacks:
+        thread = driving_thread(stack.pid, stack.threads)
+        covering = [w for i, ws in by_device.items() if (w := _covering(ws, ends[i], stack.mono_ns)) is not None]
+        if thread is None or not covering:
+            continue
+        rx = [w.rx_bytes_per_s for w in covering if w.rx_bytes_per_s is not None]
+        tx = [w.tx_bytes_per_s for w in covering if w.tx_bytes_per_s is not None]
+        moment = Moment(
+            doing=classify(thread, evidence.source),
+            busy=sum(w.busy for w in covering) / len(covering),
+            rx_bytes_per_s=max(rx, default=None),
+            tx_bytes_per_s=max(tx, default=None),
+            window_ns=max(w.end_ns - w.start_ns for w in covering),
+        )
+        found.append(_with_counters(moment))
+    return found
+
+
+def _covering(windows: Sequence[GpuWindow], ends: Sequence[int], instant_ns: int) -> GpuWindow | None:
+    place = bisect_left(ends, instant_ns)
+    if place < len(windows) and windows[place].start_ns <= instant_ns:
+        return windows[place]
+    return None
+
+
+def _with_counters(moment: Moment) -> Moment:
+    """Let the GPU's counters correct what a stack alone cannot know.
+
+    * A line of the user's that calls C while PCIe carries gigabytes is a copy.
+    * Framework code during a whole window in which the GPU did nothing was not launching: it computed on the CPU.
+    """
+    doing = moment.doing
+    activity = doing.activity
+    traffic = max(moment.rx_bytes_per_s or 0.0, moment.tx_bytes_per_s or 0.0)
+    if activity is Activity.USER_LINE and traffic >= t.COPY_BYTES_PER_S:
+        activity = Activity.COPYING
+    elif activity is Activity.LAUNCHING and moment.busy < t.NO_ACTIVITY_BUSY and moment.window_ns >= 80_000_000:
+        activity = Activity.HOST_WORK
+    if activity is doing.activity:
+        return moment
+    return msgspec.structs.replace(moment, doing=Doing(activity, doing.where, doing.active))
+
+
+def balance(evidence: Evidence) -> Account | None:
+    """The account of the window, or None when there are too few samples to split it.
+
+    The split comes from the sampled instants and is scaled to the loss of the whole window: stacks are taken for a
+    part of it only, GPM for all of it.
+    """
+    busy = evidence.mean("busy")
+    found = moments(evidence)
+    if busy is None or len(found) < t.MIN_STACKS:
+        return None
+    lost: dict[Activity, float] = defaultdict(float)
+    where: dict[Activity, Counter[Frame]] = defaultdict(Counter)
+    lines: Counter[Activity] = Counter()
+    for moment in found:
+        activity = moment.doing.activity
+        lines[activity] += 1
+        lost[activity] += 1.0 - moment.busy
+        if moment.doing.where is not None:
+            where[activity][moment.doing.where] += 1
+    sampled_loss = sum(lost.values())
+    scale = (1.0 - busy) / sampled_loss if sampled_loss else 0.0
+    return Account(
+        computing=busy,
+        lost={a: share * scale for a, share in lost.items()},
+        held={a: n / len(found) for a, n in lines.items()},
+        where={a: dict(c) for a, c in where.items()},
+        samples=len(found),
+        lines=dict(lines),
+        copy_rx_bytes_per_s=_copy_rate(found, "rx_bytes_per_s"),
+        copy_tx_bytes_per_s=_copy_rate(found, "tx_bytes_per_s"),
+        idle_windows=sum(m.busy < t.IDLE_WINDOW_BUSY for m in found) / len(found),
+        source_known=_source_known(evidence, found),
+    )
+
+
+def _copy_rate(found: Sequence[Moment], field: str) -> float | None:
+    rates = [r for m in found if m.doing.activity is Activity.COPYING and (r := getattr(m, field)) is not None]
+    return sum(rates) / len(rates) if rates else None
+
+
+def _source_known(evidence: Evidence, found: Sequence[Moment]) -> float:
+    places = [m.doing.where for m in found if m.doing.activity is Activity.USER_LINE and m.doing.where is not None]
+    return sum((p.file, p.line) in evidence.source for p in places) / len(places) if places else 1.0
+
+
+class WorkerView(Struct, frozen=True):
+    """What the DataLoader workers were doing, by their stacks. Shares 0..1 of ``samples``."""
+
+    samples: int
+    waiting_for_work: float
+    preparing: float
+    waiting: float
+    """Inside a fetch but off the CPU: storage, network, a lock."""
+    where: CodeLocation | None
+    """Line of the user's code that most fetching samples stand on."""
+    library: str
+    """Innermost library function under it, such as "Image.resize", or ""."""
+
+
+def workers(evidence: Evidence) -> WorkerView | None:
+    """The workers' stacks in sum, None without any."""
+    counts: Counter[Activity] = Counter()
+    lines: Counter[Frame] = Counter()
+    leaves: Counter[str] = Counter()
+    for stack in evidence.worker_stacks:
+        main = next((th for th in stack.threads if th.name == "MainThread" or th.os_tid == stack.pid), None)
+        if main is None or not main.frames:
+            continue
+        activity = worker_activity(main)
+        counts[activity] += 1
+        if activity in (Activity.PREPARING_DATA, Activity.WAITING):
+            frame = classify(main, evidence.source).where
+            if frame is not None:
+                lines[frame] += 1
+                if main.frames[0] != frame:
+                    leaves[main.frames[0].function] += 1
+    total = counts.total()
+    if not total:
+        return None
+    place = None
+    if lines:
+        frame, n = lines.most_common(1)[0]
+        place = CodeLocation(frame.file, frame.line, frame.function, n / lines.total())
+    return WorkerView(
+        samples=total,
+        waiting_for_work=counts[Activity.WAITING_FOR_WORK] / total,
+        preparing=counts[Activity.PREPARING_DATA] / total,
+        waiting=counts[Activity.WAITING] / total,
+        where=place,
+        library=leaves.most_common(1)[0][0] if leaves else "",
+    )

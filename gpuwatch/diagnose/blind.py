@@ -1,0 +1,92 @@
+"""What can be said without stacks: counters of the GPU and of ``/proc`` only.
+
+Owns: the weaker verdicts, each naming what it cannot exclude. Refuses: lines of code, high confidence.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.advice import advise_workers, finding, row, rows, share_text
+from gpuwatch.diagnose.case import Case
+from gpuwatch.model import Confidence, EvidenceRow, Finding
+
+_EXPERIMENT = "Let the stacks be read (see what was missing): they tell these apart within seconds."
+
+
+def find(case: Case) -> list[Finding]:
+    """At most one finding, for the loss as a whole."""
+    e = case.evidence
+    lost = 1.0 - case.busy
+    if not e.windows or lost < t.HEALTHY_LOST_BELOW:
+        return []
+    main = case.main_cores
+    if e.workers and main < t.MAIN_BUSY_CORES:
+        return [_workers(case, lost)]
+    traffic = e.mean("rx_bytes_per_s") or 0.0
+    if main >= t.MAIN_BUSY_CORES and traffic >= t.COPY_BYTES_PER_S:
+        return [
+            _vague(case, lost, "pageable_copies", ("pcie_bound", "host_preprocessing"),
+                   "Much is copied to the GPU while one core is busy: copies from pageable memory, most likely.",
+                   "DataLoader(pin_memory=True) and .to(device, non_blocking=True).")
+        ]  # fmt: skip
+    if main >= t.MAIN_BUSY_CORES and _idle_windows(case) < 0.1:
+        return [
+            _vague(case, lost, "launch_bound", ("host_sync", "batch_too_small", "python_bound"),
+                   "One core is busy and the GPU never rests for long nor works for long: small kernels, or waiting "
+                   "for each of them.",
+                   'torch.compile(mode="reduce-overhead") or CUDA graphs; a larger batch; fewer .item() calls.')
+        ]  # fmt: skip
+    if main >= t.MAIN_BUSY_CORES and e.workers:
+        return [
+            _vague(case, lost, "host_preprocessing", ("checkpoint_stall", "logging_or_eval_stall", "python_bound"),
+                   f"The training process keeps a core busy while the GPU rests {share_text(lost)} of the time and its "
+                   "loader workers are ahead.",
+                   "Move the per-batch CPU work of the training loop into the loader's workers or onto the GPU.")
+        ]  # fmt: skip
+    if main >= t.MAIN_BUSY_CORES:
+        return [
+            _vague(case, lost, "unattributed",
+                   ("loader_in_main_process", "host_preprocessing", "checkpoint_stall", "logging_or_eval_stall"),
+                   f"One core is busy while the GPU rests {share_text(lost)} of the time, and there are no loader "
+                   "workers.",
+                   "Most often DataLoader(num_workers=0) or numpy work in the training loop.")
+        ]  # fmt: skip
+    return []
+
+
+def _idle_windows(case: Case) -> float:
+    windows = case.evidence.windows
+    return sum(w.busy < t.IDLE_WINDOW_BUSY for w in windows) / len(windows)
+
+
+def _workers(case: Case, lost: float) -> Finding:
+    e = case.evidence
+    cores = case.worker_cores or 0.0
+    if cores >= t.BUSY_CPU_CORES:
+        advice = advise_workers(len(e.workers), lost, case.busy, e.host.cpus, cores_per_worker=cores)
+        return _vague(
+            case, lost, "loader_too_few_workers", ("loader_slow_transform",),
+            f"The {len(e.workers)} loader workers are at full CPU and the training process waits.",
+            f"num_workers={advice.advised} (now {len(e.workers)}).",
+        )  # fmt: skip
+    return _vague(
+        case, lost, "loader_storage_latency",
+        ("loader_collate_or_ipc", "loader_storage_bandwidth", "loader_small_files"),
+        f"The {len(e.workers)} loader workers use {cores:.2f} cores each and the training process waits too.",
+        "Look at where the data comes from: stage it locally, read larger pieces, or use more workers.",
+    )  # fmt: skip
+
+
+def _vague(case: Case, lost: float, cause: str, alternatives: tuple[str, ...], summary: str, remedy: str) -> Finding:
+    e = case.evidence
+    read: tuple[EvidenceRow | None, ...] = (
+        row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+        row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
+        row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
+        row("GPM windows with an idle GPU", 100 * _idle_windows(case), "%", "GPM" if e.gpm else "NVML", e.window_s),
+        *case.gpu_rows(),
+    )
+    return finding(
+        cause, summary, lost, remedy=remedy, confidence=Confidence.LOW, alternatives=alternatives,
+        experiment=_EXPERIMENT, evidence=rows(*read),
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""What the rules get: the evidence, and what was computed from it once.
+
+Owns: Case. Refuses: judging.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.account import Account, WorkerView
+from gpuwatch.diagnose.advice import row
+from gpuwatch.diagnose.evidence import Evidence
+from gpuwatch.diagnose.frames import Activity
+from gpuwatch.model import EvidenceRow
+
+
+class Case(Struct, frozen=True):
+    """One job under judgement."""
+
+    evidence: Evidence
+    account: Account | None
+    """None when there were too few stack samples."""
+    workers: WorkerView | None
+
+    @property
+    def busy(self) -> float:
+        """Mean GPU busy share of the window; 0 when never read."""
+        return self.evidence.mean("busy") or 0.0
+
+    @property
+    def main_cores(self) -> float:
+        """CPU of the GPU process, in cores; 0 when not read."""
+        return (self.evidence.main.cpu_cores or 0.0) if self.evidence.main else 0.0
+
+    @property
+    def worker_cores(self) -> float | None:
+        """Mean CPU per DataLoader worker, in cores."""
+        known = [w.cpu_cores for w in self.evidence.workers if w.cpu_cores is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def throttled(self) -> bool:
+        """The job's cgroup is held back by a CPU quota."""
+        quota = self.evidence.quota
+        return quota is not None and quota.throttled_periods >= t.THROTTLED_PERIODS
+
+    def gpu_rows(self) -> tuple[EvidenceRow | None, ...]:
+        """The truth ladder, which every finding shows."""
+        e = self.evidence
+        source = "GPM" if e.gpm else "NVML utilization (proxy)"
+        return (
+            row("gpu busy", _pct(e.mean("busy")), "%", source, e.window_s),
+            row("SM active", _pct(e.mean("sm")), "%", "GPM", e.window_s),
+        )
+
+    def stack_row(self, name: str, *activities: Activity) -> EvidenceRow | None:
+        """Share of the training thread's stack samples in these activities."""
+        if self.account is None:
+            return None
+        held = sum(self.account.held.get(a, 0.0) for a in activities)
+        return row(
+            name, 100.0 * held, "% of samples", f"stack samples (n={self.account.samples})", self.evidence.window_s
+        )
+
+
+def _pct(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share

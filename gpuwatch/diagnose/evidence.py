@@ -1,0 +1,389 @@
+"""Observations of one job, gathered into the value that every rule reads.
+
+Owns: Evidence and how it is assembled: which process, which windows, which rates. Refuses: judging.
+All rates are differences of cumulative counters over the window, so a missed reading costs resolution, not truth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from msgspec import Struct
+
+from gpuwatch.model import (
+    Absent,
+    CgroupSample,
+    ClocksEvent,
+    Device,
+    DeviceSample,
+    HostSample,
+    Int,
+    Inventory,
+    NodeInfo,
+    Num,
+    Observation,
+    ProcessInfo,
+    ProcessSample,
+    ProcessTick,
+    Role,
+    SourceLine,
+    StackSample,
+)
+
+MAX_WINDOW_NS = 2_500_000_000
+"""GPM windows longer than this average over too much to be joined with a stack."""
+
+
+class GpuWindow(Struct, frozen=True):
+    """One GPM window of one device (or one NVML utilization reading where GPM is missing). Shares 0..1."""
+
+    device_index: int
+    start_ns: int
+    end_ns: int
+    busy: float
+    sm: float | None = None
+    tensor: float | None = None
+    fp32: float | None = None
+    fp64: float | None = None
+    dram: float | None = None
+    occupancy: float | None = None
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
+    proxy: bool = False
+    """``busy`` is NVML utilization: "a kernel was resident", not more."""
+
+
+class ProcessUse(Struct, frozen=True):
+    """What a process did over the window. Cores: 1.0 is one CPU."""
+
+    pid: int
+    role: Role
+    cpu_cores: float | None
+    main_thread_cores: float | None
+    system_share: float | None
+    """Kernel time over all its CPU time."""
+    states: dict[str, float]
+    """Share of readings per state of the main thread; ``t`` (our own stack sampler) is left out."""
+    run_wait_share: float | None
+    """Share of the window in which it was runnable without a CPU."""
+    read_bytes_per_s: float | None
+    """From storage."""
+    rchar_bytes_per_s: float | None
+    """Through read calls: cache, pipes and network file systems included."""
+    reads_per_s: float | None
+    write_bytes_per_s: float | None
+    majflt_per_s: float | None
+    threads: int
+    wchans: tuple[tuple[str, float], ...] = ()
+    """Kernel functions it slept in, commonest first, as shares."""
+
+
+class QuotaUse(Struct, frozen=True):
+    """CPU quota of the job's cgroup over the window."""
+
+    quota_cores: float
+    throttled_periods: float
+    """Share of scheduler periods with throttling, 0..1."""
+
+
+class HostUse(Struct, frozen=True):
+    """The host over the window; None where it was not readable."""
+
+    cpu_busy_pct: float | None
+    psi_cpu_pct: float | None
+    psi_io_pct: float | None
+    psi_memory_pct: float | None
+    cpus: int
+
+
+class Tenant(Struct, frozen=True):
+    """Another process on the job's GPU."""
+
+    pid: int
+    mem_bytes: float | None
+    cpu_cores: float | None
+
+
+class Evidence(Struct, frozen=True):
+    """Everything that was seen of one job in one window."""
+
+    pid: int
+    device_indices: tuple[int, ...]
+    start_ns: int
+    end_ns: int
+    node: NodeInfo | None
+    devices: tuple[Device, ...]
+    windows: tuple[GpuWindow, ...]
+    main: ProcessUse | None
+    workers: tuple[ProcessUse, ...]
+    children: tuple[ProcessUse, ...]
+    host: HostUse
+    quota: QuotaUse | None
+    main_stacks: tuple[StackSample, ...]
+    worker_stacks: tuple[StackSample, ...]
+    stack_errors: tuple[str, ...]
+    source: dict[tuple[str, int], str]
+    tenants: tuple[Tenant, ...]
+    command: str
+    mem_used_share: float | None
+    """Of the fullest of the job's devices, by all processes."""
+    job_mem_bytes: float | None
+    throttle: dict[str, float]
+    """Share of readings with a clocks event reason, by its name in lower case; idle readings left out."""
+    clock_share: float | None
+    """Mean SM clock over its maximum while busy."""
+    gone: bool = False
+    """The process ended during the window."""
+
+    @property
+    def window_s(self) -> float:
+        """Length of the window in seconds."""
+        return max(0.0, (self.end_ns - self.start_ns) / 1e9)
+
+    @property
+    def gpm(self) -> bool:
+        """SM-level counters are there."""
+        return any(not w.proxy for w in self.windows)
+
+    def mean(self, field: str) -> float | None:
+        """Time-weighted mean of a field of the windows, None when it was never read."""
+        pairs = [(v, w.end_ns - w.start_ns) for w in self.windows if (v := getattr(w, field)) is not None]
+        total = sum(weight for _, weight in pairs)
+        return sum(v * weight for v, weight in pairs) / total if total else None
+
+    def busiest(self) -> float:
+        """The largest busy share of any window."""
+        return max((w.busy for w in self.windows), default=0.0)
+
+
+def assemble(observations: Sequence[Observation], pid: int, device_indices: tuple[int, ...] = ()) -> Evidence:
+    """Gather what concerns the job whose GPU process is ``pid`` (0: no process, only ``device_indices``)."""
+    inventory = next((o for o in reversed(observations) if isinstance(o, Inventory)), None)
+    device_samples = [o for o in observations if isinstance(o, DeviceSample)]
+    devices_of_pid = {s.device_index for s in device_samples if any(p.pid == pid for p in s.processes)}
+    indices = device_indices or tuple(sorted(devices_of_pid)) or (0,)
+    own = [s for s in device_samples if s.device_index in indices]
+    job = _Job(observations, pid)
+    times = [s.mono_ns for s in own] + [s.mono_ns for s in job.ticks]
+    start, end = (min(times), max(times)) if times else (0, 0)
+    all_devices = inventory.devices if inventory else ()
+    devices = tuple(d for d in all_devices if d.index in indices)
+    windows = tuple(_windows(own))
+    return Evidence(
+        pid=pid,
+        device_indices=indices,
+        start_ns=start,
+        end_ns=end,
+        node=inventory.node if inventory else None,
+        devices=devices,
+        windows=windows,
+        main=job.use(pid),
+        workers=job.uses(Role.LOADER_WORKER),
+        children=job.uses(Role.CHILD),
+        host=_host([o for o in observations if isinstance(o, HostSample)], inventory),
+        quota=_quota([c for t in job.ticks for c in t.cgroups if c.root_pid == pid]),
+        main_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads),
+        worker_stacks=tuple(s for s in job.stacks if s.pid in job.pids(Role.LOADER_WORKER) and s.threads),
+        stack_errors=tuple(dict.fromkeys(s.error for s in job.stacks if s.error)),
+        source={(o.file, o.line): o.text for o in observations if isinstance(o, SourceLine)},
+        tenants=_tenants(own, job),
+        command=job.infos[pid].command if pid in job.infos else "",
+        mem_used_share=_mem_share(own, devices),
+        job_mem_bytes=_job_memory(own, pid),
+        throttle=_throttle(own, windows),
+        clock_share=_clock_share(own, devices),
+        gone=any(pid in t.gone for t in job.ticks),
+    )
+
+
+class _Job:
+    """The processes of one GPU job, and of the others on the machine."""
+
+    def __init__(self, observations: Iterable[Observation], pid: int) -> None:
+        self.pid = pid
+        self.ticks: list[ProcessTick] = []
+        self.stacks: list[StackSample] = []
+        self.infos: dict[int, ProcessInfo] = {}
+        self.samples: dict[int, list[ProcessSample]] = {}
+        for o in observations:
+            if isinstance(o, ProcessTick):
+                self.ticks.append(o)
+                self.infos.update((i.pid, i) for i in o.infos)
+                for sample in o.samples:
+                    self._add(sample)
+            elif isinstance(o, StackSample) and o.root_pid == pid:
+                self.stacks.append(o)
+
+    def _add(self, sample: ProcessSample) -> None:
+        kept = self.samples.setdefault(sample.pid, [])
+        if kept and kept[-1].start_ticks != sample.start_ticks:
+            kept.clear()  # the pid was reused
+        kept.append(sample)
+
+    def pids(self, role: Role) -> set[int]:
+        return {i.pid for i in self.infos.values() if i.root_pid == self.pid and i.role is role and i.pid != self.pid}
+
+    def uses(self, role: Role) -> tuple[ProcessUse, ...]:
+        found = (self.use(pid) for pid in sorted(self.pids(role)))
+        return tuple(use for use in found if use is not None)
+
+    def use(self, pid: int) -> ProcessUse | None:
+        samples = self.samples.get(pid)
+        if not samples:
+            return None
+        info = self.infos.get(pid)
+        role = info.role if info else Role.MAIN
+        first, last = samples[0], samples[-1]
+        seconds = (last.mono_ns - first.mono_ns) / 1e9
+        user, system = _delta(first.utime_ns, last.utime_ns), _delta(first.stime_ns, last.stime_ns)
+        cpu_ns = None if user is None or system is None else user + system
+        states = Counter(s.main_thread_state for s in samples if s.main_thread_state not in "t?")
+        wchans = Counter(s.wchan for s in samples if isinstance(s.wchan, str))
+        return ProcessUse(
+            pid=pid,
+            role=role,
+            cpu_cores=_per(cpu_ns, seconds * 1e9),
+            main_thread_cores=_per(_delta(first.main_thread_cpu_ns, last.main_thread_cpu_ns), seconds * 1e9),
+            system_share=system / cpu_ns if cpu_ns and system is not None else None,
+            states={state: n / states.total() for state, n in states.items()},
+            run_wait_share=_per(_delta(first.run_wait_ns, last.run_wait_ns), seconds * 1e9),
+            read_bytes_per_s=_per(_delta(first.read_bytes, last.read_bytes), seconds),
+            rchar_bytes_per_s=_per(_delta(first.rchar, last.rchar), seconds),
+            reads_per_s=_per(_delta(first.syscr, last.syscr), seconds),
+            write_bytes_per_s=_per(_delta(first.write_bytes, last.write_bytes), seconds),
+            majflt_per_s=_per(_delta(first.majflt, last.majflt), seconds),
+            threads=last.num_threads,
+            wchans=tuple((str(name), n / len(samples)) for name, n in wchans.most_common(3)),
+        )
+
+
+def _delta(first: Int, last: Int) -> float | None:
+    if isinstance(first, Absent) or isinstance(last, Absent) or last < first:
+        return None
+    return float(last - first)
+
+
+def _per(amount: float | None, over: float) -> float | None:
+    return amount / over if amount is not None and over > 0 else None
+
+
+def _share(reading: Num) -> float | None:
+    return None if isinstance(reading, Absent) else reading / 100.0
+
+
+def _value(reading: Num) -> float | None:
+    return None if isinstance(reading, Absent) else float(reading)
+
+
+def _windows(samples: Sequence[DeviceSample]) -> Iterable[GpuWindow]:
+    """GPM windows; where a device has none at all, its NVML utilization readings as proxies."""
+    with_gpm = {s.device_index for s in samples if s.gpm_window_ns and not isinstance(s.busy_pct, Absent)}
+    previous: dict[int, int] = {}
+    for s in samples:
+        before = previous.get(s.device_index)
+        if s.device_index in with_gpm:
+            busy = _share(s.busy_pct)
+            if not s.gpm_window_ns or busy is None or s.gpm_window_ns > MAX_WINDOW_NS:
+                continue
+            yield GpuWindow(
+                device_index=s.device_index,
+                start_ns=s.mono_ns - s.gpm_window_ns,
+                end_ns=s.mono_ns,
+                busy=min(1.0, busy),
+                sm=_share(s.sm_active_pct),
+                tensor=_share(s.tensor_active_pct),
+                fp32=_share(s.fp32_active_pct),
+                fp64=_share(s.fp64_active_pct),
+                dram=_share(s.dram_active_pct),
+                occupancy=_share(s.sm_occupancy_pct),
+                rx_bytes_per_s=_value(s.pcie_rx_bytes_per_s),
+                tx_bytes_per_s=_value(s.pcie_tx_bytes_per_s),
+            )
+        elif not isinstance(s.gpu_util_pct, Absent) and before is not None and s.mono_ns - before <= MAX_WINDOW_NS:
+            yield GpuWindow(s.device_index, before, s.mono_ns, min(1.0, s.gpu_util_pct / 100.0), proxy=True)
+        previous[s.device_index] = s.mono_ns
+
+
+def _host(samples: Sequence[HostSample], inventory: Inventory | None) -> HostUse:
+    def mean(readings: Iterable[Num]) -> float | None:
+        values = [v for v in (_value(r) for r in readings) if v is not None]
+        return fmean(values) if values else None
+
+    cpus = inventory.node.cpu_count if inventory else max((s.cpus_online for s in samples), default=0)
+    return HostUse(
+        cpu_busy_pct=mean(s.cpu_busy_pct for s in samples),
+        psi_cpu_pct=mean(s.psi_cpu.some_pct for s in samples),
+        psi_io_pct=mean(s.psi_io.some_pct for s in samples),
+        psi_memory_pct=mean(s.psi_memory.some_pct for s in samples),
+        cpus=cpus,
+    )
+
+
+def _quota(samples: Sequence[CgroupSample]) -> QuotaUse | None:
+    if len(samples) < 2:
+        return None
+    first, last = samples[0], samples[-1]
+    quota = _value(last.quota_cores)
+    periods = _delta(first.nr_periods, last.nr_periods)
+    throttled = _delta(first.nr_throttled, last.nr_throttled)
+    if quota is None or not periods or throttled is None:
+        return None
+    return QuotaUse(quota, throttled / periods)
+
+
+def _tenants(samples: Sequence[DeviceSample], job: _Job) -> tuple[Tenant, ...]:
+    """Other compute processes on the same devices that are not part of this job."""
+    ours = {i.pid for i in job.infos.values() if i.root_pid == job.pid} | {job.pid}
+    memory: dict[int, float | None] = {}
+    for sample in samples:
+        for process in sample.processes:
+            if process.pid not in ours and "C" in process.kind:
+                memory[process.pid] = _value(process.mem_used_bytes)
+    found = []
+    for pid, mem in sorted(memory.items()):
+        use = job.use(pid)
+        found.append(Tenant(pid, mem, use.cpu_cores if use else None))
+    return tuple(found)
+
+
+def _mem_share(samples: Sequence[DeviceSample], devices: Sequence[Device]) -> float | None:
+    totals = {d.index: _value(d.mem_total_bytes) for d in devices}
+    shares = [
+        used / total
+        for s in samples
+        if (used := _value(s.mem_used_bytes)) is not None and (total := totals.get(s.device_index))
+    ]
+    return max(shares, default=None)
+
+
+def _job_memory(samples: Sequence[DeviceSample], pid: int) -> float | None:
+    used = [_value(p.mem_used_bytes) for s in samples for p in s.processes if p.pid == pid]
+    return max((u for u in used if u is not None), default=None)
+
+
+def _throttle(samples: Sequence[DeviceSample], windows: Sequence[GpuWindow]) -> dict[str, float]:
+    """Clock reasons count only while the GPU works: an idle card reports idle clocks, not a fault."""
+    busy_ends = {(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3}
+    masks = [
+        ClocksEvent(s.clocks_event_reasons & 0x1FF)
+        for s in samples
+        if isinstance(s.clocks_event_reasons, int) and (s.device_index, s.mono_ns) in busy_ends
+    ]
+    if not masks:
+        return {}
+    counts = Counter(bit.name.lower() for mask in masks for bit in mask if bit.name)
+    return {name: n / len(masks) for name, n in counts.items()}
+
+
+def _clock_share(samples: Sequence[DeviceSample], devices: Sequence[Device]) -> float | None:
+    maxima = {d.index: _value(d.sm_clock_max_mhz) for d in devices}
+    shares = [
+        clock / top
+        for s in samples
+        if (clock := _value(s.sm_clock_mhz)) is not None
+        and (top := maxima.get(s.device_index))
+        and (_share(s.busy_pct) or 0.0) >= 0.3
+    ]
+    return fmean(shares) if shares else None

@@ -1,0 +1,200 @@
+"""What a thread was doing, from its stack.
+
+Owns: the table of frames that give an activity away, and which frame is the user's own. Refuses: time, GPU counters.
+
+Functions are compared by their last part (py-spy prints ``Class.method`` from Python 3.11 on and ``method`` before),
+files by their tail, since the prefix is the environment's.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gpuwatch.model import Frame, ThreadStack
+
+
+class Activity(enum.StrEnum):
+    """What a thread was doing at one instant."""
+
+    WAITING_FOR_DATA = "waiting_for_data"
+    """Blocked in the DataLoader (or another queue) for the next batch."""
+    PREPARING_DATA = "preparing_data"
+    """Fetching, decoding or collating samples in this very process."""
+    RECEIVING_DATA = "receiving_data"
+    """Unpickling or rebuilding a batch that a worker has sent."""
+    CHECKPOINTING = "checkpointing"
+    COMPILING = "compiling"
+    STARTING = "starting"
+    """Importing modules."""
+    RESTARTING_WORKERS = "restarting_workers"
+    """Starting or stopping DataLoader workers."""
+    SYNCHRONISING = "synchronising"
+    """Waiting for the GPU."""
+    COPYING = "copying"
+    LAUNCHING = "launching"
+    """Inside the framework's own Python, or in backward: handing work to the GPU."""
+    COMMUNICATING = "communicating"
+    LOGGING = "logging"
+    HOST_WORK = "other_host_work"
+    """Computing on the CPU: numpy, PIL, pandas, the user's own loops."""
+    USER_LINE = "user_line"
+    """On a line of the user's code that calls C: the line's text and the counters must tell what."""
+    WAITING = "waiting"
+    """Not on a CPU, not in any of the above: a lock, a socket, sleep, input()."""
+    WAITING_FOR_WORK = "waiting_for_work"
+    """A DataLoader worker with nothing to do."""
+
+
+_LIBRARY = re.compile(
+    r"(site-packages|dist-packages|/lib/python3\.\d+/|^lib/python3|<frozen|<string>|<__array_function__|"
+    r"/torch/(nn|optim|utils|autograd|_|cuda|distributed|multiprocessing|amp|functional|serialization)|"
+    r"multiprocessing/|importlib/|threading\.py$|runpy\.py$)"
+)
+"""Files that are not the user's. ``site-packages`` covers every installed library, also in a truncated path."""
+
+_FRAMEWORK = re.compile(r"(^|/)(torch|lightning|pytorch_lightning|accelerate|transformers|ignite|fastai|deepspeed)/")
+
+# (activity, file pattern, function names or None for any). Order matters: the first match on any frame decides.
+_RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
+    (Activity.COMPILING, re.compile(r"torch/(_dynamo|_inductor|_functorch)/(?!eval_frame|external_utils)"),
+     None),
+    (Activity.COMPILING, re.compile(r"triton/(compiler|runtime/(build|autotuner))"), None),
+    (Activity.CHECKPOINTING, re.compile(r"torch/serialization\.py$"),
+     frozenset({"save", "_save", "_legacy_save"})),
+    (Activity.CHECKPOINTING, re.compile(r"torch/distributed/checkpoint/|safetensors/(torch|numpy)\.py$"), None),
+    (Activity.STARTING, re.compile(r"<frozen importlib"), None),
+    (Activity.RESTARTING_WORKERS, re.compile(r"torch/utils/data/dataloader\.py$"),
+     frozenset({"__init__", "_shutdown_workers", "_reset"})),
+    (Activity.PREPARING_DATA, re.compile(r"torch/utils/data/(dataloader|_utils/fetch)\.py$"),
+     frozenset({"fetch"})),
+    (Activity.RECEIVING_DATA, re.compile(r"torch/multiprocessing/reductions\.py$"), None),
+    (Activity.RECEIVING_DATA, re.compile(r"torch/utils/data/_utils/pin_memory\.py$"), frozenset({"pin_memory"})),
+    (Activity.WAITING_FOR_DATA, re.compile(r"torch/utils/data/dataloader\.py$"),
+     frozenset({"_try_get_data", "_get_data"})),
+    (Activity.COMMUNICATING, re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives)\.py$"), None),
+    (Activity.LOGGING, re.compile(r"(wandb|tensorboard|tensorboardX|mlflow|neptune|matplotlib|tqdm|logging)/"), None),
+)  # fmt: skip
+
+_SYNC_FUNCTIONS = frozenset({"synchronize"})
+_SYNC_FILE = re.compile(r"torch/cuda/(__init__|streams)\.py$")
+_COPY_FUNCTIONS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device", "batch_to"})
+_QUEUE_FILES = re.compile(r"(^|/)(queue|multiprocessing/(queues|connection|synchronize)|concurrent/futures/_base)\.py$")
+_WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
+_TORCH = re.compile(r"(^|/)torch/")
+
+_SYNC_TEXT = re.compile(
+    r"\.item\(|\.tolist\(|\.cpu\(|\.numpy\(|\bisnan\b|\bisinf\b|\bisfinite\b|\.any\(\)|\.all\(\)|synchronize\(|"
+    r"\.nonzero\(|\bbool\(|\bprint\(|\bfloat\(|\bint\(|\.to\(\s*[\"']cpu"
+)
+_COPY_TEXT = re.compile(
+    r"\.cuda\(|\.to\((?!\s*torch\.(float|half|bfloat|int|long|double))|\.copy_\(|from_numpy\(|to_device"
+)
+
+
+class Doing(Struct, frozen=True):
+    """One thread at one instant."""
+
+    activity: Activity
+    where: Frame | None
+    """Innermost frame of the user's own code."""
+    active: bool
+
+
+def last_name(function: str) -> str:
+    """``Class.method`` or ``fn.<locals>.inner`` to the bare name."""
+    return function.rsplit(".", 1)[-1]
+
+
+def is_users(frame: Frame) -> bool:
+    """Whether this frame is the user's own code rather than a library's."""
+    return bool(frame.file) and not _LIBRARY.search(frame.file)
+
+
+def user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """Innermost frame of the user's own code; if everything is installed, the innermost outside frameworks."""
+    own = next((frame for frame in frames if is_users(frame)), None)
+    if own is not None:
+        return own
+    return next((f for f in frames if "site-packages" in f.file and not _FRAMEWORK.search(f.file) and f.line > 0), None)
+
+
+def classify(thread: ThreadStack, text_of: dict[tuple[str, int], str]) -> Doing:
+    """What ``thread`` was doing. ``text_of`` maps (file, line) to the text of lines of the user's code."""
+    frames = thread.frames
+    where = user_frame(frames)
+    return Doing(_activity(thread, where, text_of), where, thread.active)
+
+
+def _activity(thread: ThreadStack, where: Frame | None, text_of: dict[tuple[str, int], str]) -> Activity:
+    frames = thread.frames
+    for activity, file, functions in _RULES:
+        if any(file.search(f.file) and (functions is None or last_name(f.function) in functions) for f in frames):
+            return activity
+    if not frames:
+        return Activity.WAITING
+    leaf = frames[0]
+    if _SYNC_FILE.search(leaf.file) and last_name(leaf.function) in _SYNC_FUNCTIONS:
+        return Activity.SYNCHRONISING
+    if any(last_name(f.function) in _COPY_FUNCTIONS and not is_users(f) for f in frames[:2]):
+        return Activity.COPYING
+    if not thread.active and any(_QUEUE_FILES.search(f.file) for f in frames[:3]):
+        return Activity.WAITING_FOR_DATA
+    if _TORCH.search(leaf.file):
+        return Activity.LAUNCHING
+    if is_users(leaf):
+        return _line_activity(text_of.get((leaf.file, leaf.line), ""), active=thread.active)
+    return Activity.HOST_WORK if thread.active else Activity.WAITING
+
+
+def _line_activity(text: str, *, active: bool) -> Activity:
+    """A user's line that calls C. Waiting for the GPU spins or sleeps, so ``active`` does not decide for it."""
+    code = text.split("#", 1)[0]
+    if _SYNC_TEXT.search(code) and "torch.tensor(" not in code:
+        return Activity.SYNCHRONISING
+    if _COPY_TEXT.search(code):
+        return Activity.COPYING
+    return Activity.USER_LINE if active else Activity.WAITING
+
+
+def worker_activity(thread: ThreadStack) -> Activity:
+    """What the main thread of a DataLoader worker was doing."""
+    frames = thread.frames
+    in_loop = any(_WORKER_LOOP.search(f.file) and last_name(f.function) == "_worker_loop" for f in frames)
+    fetching = any(last_name(f.function) == "fetch" for f in frames)
+    if in_loop and not fetching:
+        queue = any(_QUEUE_FILES.search(f.file) for f in frames)
+        return Activity.WAITING_FOR_WORK if queue and not thread.active else Activity.RECEIVING_DATA
+    if fetching or in_loop:
+        return Activity.PREPARING_DATA if thread.active else Activity.WAITING
+    return Activity.HOST_WORK if thread.active else Activity.WAITING
+
+
+_HELPER_THREADS = re.compile(
+    r"(pin_memory|QueueFeeder|QueueManager|_serve|tqdm|Monitor|watchdog|heartbeat|asyncio)", re.I
+)
+
+
+def driving_thread(pid: int, threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    """The thread that runs the training loop.
+
+    The main thread, unless it merely waits while another Python thread is inside a framework or a DataLoader
+    (notebooks, servers and trainers that run the loop in a thread).
+    """
+    main = next((t for t in threads if t.os_tid == pid or t.name == "MainThread"), None)
+    if main is not None and main.frames and (main.active or _drives(main)):
+        return main
+    others = [t for t in threads if t is not main and t.frames and not _HELPER_THREADS.search(t.name)]
+    driver = next((t for t in others if _drives(t)), None)
+    if driver is not None:
+        return driver
+    return main if main is not None and main.frames else next(iter(others), None)
+
+
+def _drives(thread: ThreadStack) -> bool:
+    return any(
+        _FRAMEWORK.search(f.file) and "pin_memory" not in f.file and "reductions" not in f.file for f in thread.frames
+    )

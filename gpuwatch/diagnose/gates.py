@@ -1,0 +1,147 @@
+"""Gates: what must be known before the loop itself is judged.
+
+Owns: no job, idle job, other tenants, CPU quota. Refuses: steady-state causes.
+A gate that fires does not hide the others; it stands first when it explains them.
+"""
+
+from __future__ import annotations
+
+from gpuwatch import units
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.advice import finding, place_text, row, rows, share_text
+from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.evidence import Tenant
+from gpuwatch.diagnose.frames import Activity
+from gpuwatch.model import Confidence, Finding, Severity
+
+_LOADER = (Activity.WAITING_FOR_DATA, Activity.PREPARING_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
+
+
+def not_a_job(case: Case) -> Finding | None:
+    """Nothing to speed up: no process, or one that only holds memory, or one whose model is on the CPU."""
+    e = case.evidence
+    if not e.pid:
+        return finding(
+            "idle", "Nothing runs on this GPU.", 0.0, severity=Severity.INFO, gain=1.0, gain_basis="no job",
+            remedy="None needed.", evidence=rows(*case.gpu_rows()),
+        )  # fmt: skip
+    if e.busiest() >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
+        return None
+    if case.account is not None and case.account.lost_in(*_LOADER, Activity.CHECKPOINTING, Activity.STARTING) > 0.5:
+        return None
+    all_cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
+    if all_cores < t.IDLE_CPU_CORES:
+        return _holds_memory(case, all_cores)
+    torch_on_cpu = case.account is not None and _torch_computes(case)
+    if torch_on_cpu and case.main_cores > 1.5:
+        return _model_on_cpu(case)
+    return None
+
+
+def _holds_memory(case: Case, cores: float) -> Finding:
+    e = case.evidence
+    held = units.bytes_text(e.job_mem_bytes) if e.job_mem_bytes is not None else "memory"
+    place = case.account.location(Activity.WAITING) if case.account else None
+    return finding(
+        "idle_process_holds_memory",
+        f"Process {e.pid} holds {held} of the GPU and does nothing{place_text(place)}: no kernel, no CPU.",
+        1.0,
+        severity=Severity.WARNING,
+        remedy="If nobody needs it any more, end it (a notebook: shut the kernel down); else free the memory while it "
+        "waits (del, gc.collect(), torch.cuda.empty_cache()), so that others can use the GPU.",
+        location=place,
+        gain=1.0,
+        gain_basis="there is nothing to speed up; the GPU would be free for others",
+        evidence=rows(
+            row("GPU memory held", e.job_mem_bytes / 2**30 if e.job_mem_bytes is not None else None, "GiB", "NVML",
+                e.window_s),
+            row("CPU of the process and its children", cores, "cores", "/proc", e.window_s),
+            row("it sleeps in", e.main.wchans[0][0] if e.main and e.main.wchans else None, "", "/proc/PID/wchan",
+                e.window_s),
+            *case.gpu_rows(),
+        ),
+    )  # fmt: skip
+
+
+def _torch_computes(case: Case) -> bool:
+    """Most stacks stand in torch's own Python while the GPU does nothing at all."""
+    stacks = case.evidence.main_stacks
+    inside = sum(any(f.file.find("/torch/nn/") >= 0 for th in s.threads for f in th.frames[:8]) for s in stacks)
+    return bool(stacks) and inside / len(stacks) >= 0.5
+
+
+def _model_on_cpu(case: Case) -> Finding:
+    e = case.evidence
+    return finding(
+        "model_on_cpu",
+        f"The job holds a GPU context but computes on the CPU ({case.main_cores:.1f} cores): the model or its input "
+        "was not moved.",
+        1.0,
+        remedy='model.to("cuda") and batch.to("cuda"); check torch.cuda.is_available() in that environment.',
+        gain_basis="the GPU does nothing at all; what it would give depends on the model",
+        confidence=Confidence.MEDIUM,
+        evidence=rows(row("CPU of the process", case.main_cores, "cores", "/proc", e.window_s), *case.gpu_rows()),
+    )
+
+
+def tenancy(case: Case) -> Finding | None:
+    """Another process computes on the same GPU."""
+    e = case.evidence
+    working = [tenant for tenant in e.tenants if _works(tenant)]
+    if not working or case.busy < 0.5:
+        return None
+    share = 1.0 - 1.0 / (len(working) + 1)
+    who = ", ".join(str(tenant.pid) for tenant in working[:4])
+    lost = share * case.busy
+    return finding(
+        "gpu_shared",
+        f"{_others(len(working))} (pid {who}) {'computes' if len(working) == 1 else 'compute'} on the same GPU: "
+        "kernels take turns, so this job runs slower although every GPU metric looks fine.",
+        lost,
+        severity=Severity.WARNING,
+        remedy="Give each job a GPU of its own, or a slice (MIG); MPS if they must share.",
+        confidence=Confidence.MEDIUM,
+        gain_basis="if the jobs take equal turns; time-slicing does not say who gets how much",
+        alternatives=("healthy",),
+        experiment="Stop the other job for ten seconds: the step time tells.",
+        evidence=rows(
+            row("other compute processes", float(len(working)), f"pid {who}", "NVML", e.window_s),
+            row("their CPU", sum(tenant.cpu_cores or 0.0 for tenant in working), "cores", "/proc", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _works(tenant: Tenant) -> bool:
+    return tenant.cpu_cores is None or tenant.cpu_cores >= t.TENANT_CPU_CORES
+
+
+def _others(count: int) -> str:
+    return "Another process" if count == 1 else f"{count} other processes"
+
+
+def quota(case: Case) -> Finding | None:
+    """The job's cgroup is throttled: everything the host does for the GPU takes longer, whatever it is."""
+    e = case.evidence
+    if not case.throttled or e.quota is None:
+        return None
+    lost = 1.0 - case.busy if e.windows else 0.0
+    if lost < t.NAMED_FROM:
+        return None
+    spare = e.host.cpu_busy_pct is not None and e.host.cpu_busy_pct < t.HOST_CPU_FULL_PCT
+    return finding(
+        "cpu_quota_throttled",
+        f"The job's cgroup may use {e.quota.quota_cores:g} CPUs and is throttled in "
+        f"{share_text(e.quota.throttled_periods)} of its periods"
+        + (", while the machine has idle cores" if spare else "")
+        + f": the GPU waits {share_text(lost)} of the time.",
+        lost,
+        remedy="Raise the CPU limit of the container or cgroup (Docker --cpus, Kubernetes limits.cpu, systemd "
+        "CPUQuota, Slurm --cpus-per-task), or start fewer workers and threads.",
+        evidence=rows(
+            row("CPU quota", e.quota.quota_cores, "cores", "cgroup", e.window_s),
+            row("throttled periods", 100 * e.quota.throttled_periods, "%", "cgroup cpu.stat", e.window_s),
+            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )

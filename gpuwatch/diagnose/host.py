@@ -1,0 +1,239 @@
+"""Causes on the host: the training thread itself keeps the GPU waiting.
+
+Owns: preprocessing, launching, synchronising, checkpoints, compilation, logging. Refuses: the loader (input.py).
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.account import Account
+from gpuwatch.diagnose.advice import finding, place_text, row, rows, share_text
+from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.frames import Activity
+from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding, Severity
+
+
+def find(case: Case) -> list[Finding]:
+    """Findings of this family that cost at least a tenth of the wall time."""
+    account = case.account
+    if account is None:
+        return []
+    rules = (_preprocessing, _launching, _synchronising, _checkpoint, _compiling, _logging, _waiting)
+    return [f for rule in rules if (f := rule(case, account)) is not None]
+
+
+def _text(case: Case, place: CodeLocation | None) -> str:
+    """The source line at a place, quoted, or ""."""
+    line = case.evidence.source.get((place.file, place.line), "") if place else ""
+    return f": `{line.strip()}`" if line.strip() else ""
+
+
+def _line_row(case: Case, place: CodeLocation | None) -> EvidenceRow | None:
+    if place is None:
+        return None
+    return row("code", f"{place.file}:{place.line}{_text(case, place)}", "", "stack samples", case.evidence.window_s,
+               f"{share_text(place.share)} of these samples")  # fmt: skip
+
+
+def _preprocessing(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.HOST_WORK, Activity.USER_LINE)
+    if lost < t.NAMED_FROM:
+        return None
+    e = case.evidence
+    place = account.location(Activity.HOST_WORK, Activity.USER_LINE)
+    # A line that calls C without leaving the GPU idle for a whole window may as well launch or wait for the GPU.
+    vague = account.lost_in(Activity.USER_LINE) > lost / 2 and account.idle_windows < 0.3 and _text(case, place) == ""
+    python = account.lost_in(Activity.USER_LINE) == 0 and case.main_cores >= t.MAIN_BUSY_CORES
+    return finding(
+        "host_preprocessing",
+        f"The training thread computes on the CPU{place_text(place)} while the GPU has nothing to do: "
+        f"{share_text(lost)} of the time.",
+        lost,
+        remedy="Move this work into the dataset, where DataLoader workers do it in parallel and ahead of time, or do "
+        "it on the GPU with torch operations after the copy."
+        + ("" if not python else " Vectorise loops over samples."),
+        location=place,
+        confidence=Confidence.LOW if vague else Confidence.HIGH,
+        alternatives=("host_sync", "launch_bound") if vague else ("python_bound",),
+        experiment=f"Take the line{place_text(place)} out for a hundred steps and compare the step time.",
+        evidence=rows(
+            case.stack_row("training thread computes on the CPU", Activity.HOST_WORK, Activity.USER_LINE),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+            row("GPM windows with an idle GPU", 100 * account.idle_windows, "% of samples", "GPM", e.window_s),
+            _line_row(case, place),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _launching(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.LAUNCHING)
+    if lost < t.NAMED_FROM:
+        return None
+    e = case.evidence
+    place = account.location(Activity.LAUNCHING)
+    roomy = e.mem_used_share is not None and e.mem_used_share <= t.MEMORY_HEADROOM
+    driven = case.main_cores >= t.MAIN_BUSY_CORES
+    batch = " Or use a larger batch: most of the GPU's memory is free." if roomy else " A larger batch helps too."
+    return finding(
+        "launch_bound",
+        f"The CPU cannot hand out the work fast enough: small kernels, the GPU idles between them {share_text(lost)} "
+        "of the time.",
+        lost,
+        remedy='torch.compile(model, mode="reduce-overhead") or CUDA graphs to launch many kernels at once; fused '
+        "optimizers (fused=True)." + batch,
+        location=place,
+        confidence=Confidence.HIGH if driven and account.idle_windows < 0.3 else Confidence.MEDIUM,
+        alternatives=("batch_too_small", "python_bound"),
+        experiment="Double the batch: if the step takes as long as before, launching is the limit.",
+        evidence=rows(
+            case.stack_row("training thread in the framework's code", Activity.LAUNCHING),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+            row("GPM windows with an idle GPU", 100 * account.idle_windows, "% of samples", "GPM", e.window_s),
+            row("SM occupancy", _pct(e.mean("occupancy")), "%", "GPM", e.window_s),
+            row("GPU memory used", _pct(e.mem_used_share), "%", "NVML", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _synchronising(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.SYNCHRONISING)
+    if lost < t.NAMED_FROM:
+        return None
+    e = case.evidence
+    place = account.location(Activity.SYNCHRONISING)
+    return finding(
+        "host_sync",
+        f"The training thread stops to wait for the GPU{place_text(place)}{_text(case, place)}, and afterwards the GPU "
+        f"waits for it: {share_text(lost)} of the time.",
+        lost,
+        remedy="Keep such values on the GPU and read them every N steps (.item(), .cpu(), print, isnan and if on a "
+        "tensor each stop the queue).",
+        location=place,
+        evidence=rows(
+            case.stack_row("training thread waits for the GPU", Activity.SYNCHRONISING),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+            _line_row(case, place),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _checkpoint(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.CHECKPOINTING)
+    if lost < t.NAMED_FROM:
+        return None
+    e = case.evidence
+    place = account.location(Activity.CHECKPOINTING)
+    written = e.main.write_bytes_per_s if e.main else None
+    return finding(
+        "checkpoint_stall",
+        f"The job saves checkpoints{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
+        lost,
+        remedy="Save less often, or asynchronously: copy the state to host memory and write it in a thread "
+        "(torch.distributed.checkpoint.async_save); write to a local disk first.",
+        location=place,
+        evidence=rows(
+            case.stack_row("training thread saves", Activity.CHECKPOINTING),
+            row("written to storage", written / 2**20 if written is not None else None, "MiB/s", "/proc/PID/io",
+                e.window_s),
+            row("I/O pressure (some)", e.host.psi_io_pct, "%", "PSI", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )  # fmt: skip
+
+
+def _compiling(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.COMPILING)
+    starting = account.lost_in(Activity.STARTING)
+    if lost + starting < t.NAMED_FROM:
+        return None
+    place = account.location(Activity.COMPILING, Activity.STARTING)
+    evidence = rows(
+        case.stack_row("training thread compiles", Activity.COMPILING),
+        case.stack_row("training thread imports modules", Activity.STARTING),
+        *case.gpu_rows(),
+    )
+    if starting > lost or account.held.get(Activity.COMPILING, 0.0) >= t.STARTUP_SHARE:
+        return finding(
+            "warming_up",
+            "The job is starting or compiling: the GPU has not much to do yet.",
+            lost + starting,
+            remedy="Wait until steps are regular, then diagnose again. A compile cache (TORCHINDUCTOR_CACHE_DIR on a "
+            "disk that stays) shortens the next start.",
+            location=place,
+            severity=Severity.INFO,
+            evidence=evidence,
+            confidence=Confidence.MEDIUM,
+            alternatives=("recompilation",),
+            experiment="If this is still so after some minutes, shapes change and the model is compiled again.",
+        )
+    return finding(
+        "recompilation",
+        f"The model is compiled again and again{place_text(place)}: the GPU waits {share_text(lost)} of the time.",
+        lost,
+        remedy="Give torch.compile the same shapes: pad or bucket the inputs, or dynamic=True. "
+        "TORCH_LOGS=recompiles says which guard failed.",
+        location=place,
+        evidence=evidence,
+        confidence=Confidence.MEDIUM,
+        alternatives=("warming_up",),
+        experiment="Diagnose again in two minutes: warming up ends, recompilation does not.",
+    )
+
+
+def _logging(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.LOGGING)
+    if lost < t.NAMED_FROM:
+        return None
+    place = account.location(Activity.LOGGING)
+    return finding(
+        "logging_or_eval_stall",
+        f"The training thread logs{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
+        lost,
+        remedy="Log every N steps, and images, histograms and plots rarely or from another process.",
+        location=place,
+        evidence=rows(
+            case.stack_row("training thread logs", Activity.LOGGING), _line_row(case, place), *case.gpu_rows()
+        ),
+    )
+
+
+def _waiting(case: Case, account: Account) -> Finding | None:
+    """The training thread sleeps, and not in the loader: a lock, a socket, a collective, a pause."""
+    lost = account.lost_in(Activity.WAITING, Activity.COMMUNICATING)
+    if lost < t.NAMED_FROM:
+        return None
+    e = case.evidence
+    if account.lost_in(Activity.COMMUNICATING) >= lost / 2:
+        return finding(
+            "nvlink_or_collective_wait",
+            f"This rank waits for the others in a collective operation: {share_text(lost)} of the time.",
+            lost,
+            remedy="Look at the other ranks of the job: the one that does not wait here is the slow one.",
+            confidence=Confidence.MEDIUM,
+            location=account.location(Activity.COMMUNICATING),
+            evidence=rows(case.stack_row("in a collective", Activity.COMMUNICATING), *case.gpu_rows()),
+        )
+    place = account.location(Activity.WAITING)
+    sleeping = e.main.wchans[0][0] if e.main and e.main.wchans else None
+    return finding(
+        "unattributed",
+        f"The training thread sleeps{place_text(place)}{_text(case, place)}, not in a DataLoader: the GPU is idle "
+        f"{share_text(lost)} of the time.",
+        lost,
+        remedy="Look at that line: it waits for a lock, a socket, another process or a pause.",
+        location=place,
+        confidence=Confidence.MEDIUM,
+        evidence=rows(
+            case.stack_row("training thread sleeps", Activity.WAITING),
+            row("it sleeps in", sleeping, "", "/proc/PID/wchan", e.window_s),
+            _line_row(case, place),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _pct(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share

@@ -1,0 +1,332 @@
+"""Causes in the input pipeline: the GPU waits because the next batch is not there.
+
+Owns: why the loader is late. Refuses: waits that the GPU's queue hides (the account has taken them out).
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from gpuwatch import units
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.account import WorkerView
+from gpuwatch.diagnose.advice import WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
+from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.frames import Activity
+from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding
+
+_WAITS = (Activity.WAITING_FOR_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
+
+
+def find(case: Case) -> list[Finding]:
+    """Findings of this family that cost at least a tenth of the wall time."""
+    account = case.account
+    if account is None:
+        return []
+    found = []
+    if account.lost_in(Activity.PREPARING_DATA) >= t.NAMED_FROM:
+        found.append(_in_main(case))
+    if account.lost_in(*_WAITS) >= t.NAMED_FROM:
+        found.append(_late(case))
+    return found
+
+
+def _in_main(case: Case) -> Finding:
+    account, e = case.account, case.evidence
+    assert account is not None
+    lost = account.lost_in(Activity.PREPARING_DATA)
+    held = account.held.get(Activity.PREPARING_DATA, 0.0)
+    advice = advise_workers(0, held, account.computing, e.host.cpus)
+    place = account.location(Activity.PREPARING_DATA)
+    return finding(
+        "loader_in_main_process",
+        f"The training process loads its own data{place_text(place)}: the GPU waits {share_text(lost)} of the time.",
+        lost,
+        remedy=f"DataLoader(num_workers={advice.advised}, persistent_workers=True, pin_memory=True). "
+        f"{_why_count(advice)}",
+        location=place,
+        gain=min(advice.gain_max, 1.0 / max(1.0 - lost, 0.001)),
+        gain_basis=_gain_basis(advice),
+        evidence=rows(
+            case.stack_row("training thread prepares samples", Activity.PREPARING_DATA),
+            row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+            *case.gpu_rows(),
+            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+        ),
+    )
+
+
+def _late(case: Case) -> Finding:
+    """The training thread waits for a batch: why is it not there?"""
+    account, e = case.account, case.evidence
+    assert account is not None
+    lost = account.lost_in(*_WAITS)
+    if account.lost_in(Activity.RESTARTING_WORKERS) >= max(t.NAMED_FROM, lost / 2):
+        return _restarts(case, lost)
+    if account.lost_in(Activity.RECEIVING_DATA) >= max(t.NAMED_FROM, lost / 2):
+        return _transfer(case, lost)
+    if not e.workers:
+        return _unknown_loader(case, lost)
+    cores = case.worker_cores
+    view = case.workers
+    if view is not None and view.waiting_for_work >= t.WORKER_QUEUE_IDLE and (cores or 0.0) < t.WAITING_CPU_CORES:
+        return _transfer(case, lost)
+    if _hung(case):
+        return _loader_hung(case, lost)
+    if cores is None:
+        return _unknown_loader(case, lost)
+    # Runnable is short of CPU even where the counters show little of it: quota, crowded cores.
+    runnable = _state_share(case, "R")
+    if cores >= t.BUSY_CPU_CORES or (max(cores, runnable) >= t.WAITING_CPU_CORES and not _stalled(case, view)):
+        return _cpu_bound(case, lost, cores)
+    return _storage(case, lost)
+
+
+def _stalled(case: Case, view: WorkerView | None) -> bool:
+    """Whether the workers sleep inside a fetch more often than they compute."""
+    if view is not None:
+        return view.waiting > view.preparing
+    return _state_share(case, "D") >= t.DISK_WAIT_STATE
+
+
+def _state_share(case: Case, state: str) -> float:
+    return fmean(w.states.get(state, 0.0) for w in case.evidence.workers)
+
+
+def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
+    account, e, view = case.account, case.evidence, case.workers
+    assert account is not None
+    count = len(e.workers)
+    held = sum(account.held.get(a, 0.0) for a in _WAITS)
+    advice = advise_workers(count, held, account.computing, e.host.cpus, cores_per_worker=cores)
+    full = not case.throttled and ((e.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or advice.advised <= count)
+    loop = account.location(*_WAITS)
+    hot = view.where if view else None
+    hot_text = f" in {view.library}" if view and view.library else ""
+    evidence = rows(
+        case.stack_row("training thread waits for a batch", *_WAITS),
+        row("DataLoader workers", float(count), "processes", "/proc", e.window_s),
+        row("CPU per worker", cores, "cores", "/proc", e.window_s),
+        row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+        _hot_row(case, hot, view),
+        *case.gpu_rows(),
+        _queue_row(case, view),
+    )
+    if full:
+        cause = "cpu_oversubscribed" if cores > 1.5 and count * cores > e.host.cpus else "loader_slow_transform"
+        return finding(
+            cause,
+            f"The {count} loader workers fill the CPUs{hot_text}{place_text(hot)} and still cannot keep up: "
+            f"the GPU waits {share_text(lost)} of the time.",
+            lost,
+            remedy=(
+                "Set one thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); then make the transform cheaper."
+                if cause == "cpu_oversubscribed"
+                else "No core is left for more workers. Make the per-sample work cheaper: decode at the size you "
+                "train on, store pre-resized images, move augmentation to the GPU (nvJPEG, DALI, kornia), or get more "
+                "CPU cores for this GPU."
+            ),
+            location=hot or loop,
+            evidence=evidence,
+            alternatives=("loader_too_few_workers",),
+            experiment="Double num_workers: if throughput stays, the cores are the limit.",
+        )
+    return finding(
+        "loader_too_few_workers",
+        f"{_workers_text(count)} cannot keep up: the training loop{place_text(loop)} waits for data and the GPU is "
+        f"idle {share_text(lost)} of the time.",
+        lost,
+        remedy=f"num_workers={advice.advised} (now {count}). {_why_count(advice)}",
+        location=loop,
+        gain=min(advice.gain_max, 1.0 / max(1.0 - lost, 0.001)),
+        gain_basis=_gain_basis(advice),
+        evidence=evidence,
+    )
+
+
+def _storage(case: Case, lost: float) -> Finding:
+    """Workers that neither compute nor have spare batches wait for storage, local or remote."""
+    account, e, view = case.account, case.evidence, case.workers
+    assert account is not None
+    disk_state = _state_share(case, "D")
+    local = disk_state >= t.DISK_WAIT_STATE or (e.host.psi_io_pct or 0.0) >= t.PSI_IO_PCT
+    wchan = next((name for w in e.workers for name, _ in w.wchans if name != "0"), "")
+    remote_fs = any(mark in name for w in e.workers for name, _ in w.wchans for mark in ("nfs", "rpc_", "fuse", "ceph"))
+    place = (view.where if view else None) or account.location(*_WAITS)
+    read = sum(w.read_bytes_per_s or 0.0 for w in e.workers)
+    calls = sum(w.reads_per_s or 0.0 for w in e.workers)
+    through = sum(w.rchar_bytes_per_s or 0.0 for w in e.workers)
+    size = through / calls if calls else 0.0
+    evidence = rows(
+        case.stack_row("training thread waits for a batch", *_WAITS),
+        row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
+        row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
+        row("workers off the CPU inside a fetch", 100 * view.waiting if view else None, "% of samples",
+            f"stack samples (n={view.samples if view else 0})", e.window_s),
+        row("workers sleep in", wchan or None, "", "/proc/PID/wchan", e.window_s),
+        row("workers in state D", 100 * disk_state, "%", "/proc", e.window_s),
+        row("read from local disks", read / 2**20, "MiB/s", "/proc/PID/io", e.window_s),
+        row("I/O pressure (some)", e.host.psi_io_pct, "%", "PSI", e.window_s),
+        _hot_row(case, view.where if view else None, view),
+        *case.gpu_rows(),
+    )  # fmt: skip
+    if local and not remote_fs:
+        small = calls >= 500 and size <= 64 * 1024
+        cause = "loader_small_files" if small else "loader_storage_bandwidth"
+        remedy = (
+            "Pack the samples into shards (tar/WebDataset, LMDB, Arrow), so that one read brings many."
+            if small
+            else "Stage the data set on a faster local disk (NVMe) or in memory; read ahead with larger requests."
+        )
+        return finding(
+            cause,
+            f"The loader workers wait for the disk{place_text(place)} ({units.rate_text(read)}): the GPU is idle "
+            f"{share_text(lost)} of the time.",
+            lost, remedy=remedy, location=place, evidence=evidence, confidence=Confidence.MEDIUM,
+            alternatives=("loader_small_files" if not small else "loader_storage_bandwidth",),
+            experiment="Read the same files twice: if the second pass is fast, the disk is the limit.",
+        )  # fmt: skip
+    count = len(e.workers)
+    held = sum(account.held.get(a, 0.0) for a in _WAITS)
+    advice = advise_workers(count, held, account.computing, e.host.cpus, cpu_bound=False)
+    return finding(
+        "loader_storage_latency",
+        f"The {count} loader worker{'s' if count != 1 else ''} sleep{'' if count != 1 else 's'} inside the fetch"
+        f"{place_text(place)}, waiting for an answer from storage or network: the GPU is idle {share_text(lost)} "
+        "of the time.",
+        lost,
+        remedy="Copy the data next to the GPU before training, or fetch many samples per request (shards, "
+        f"batched or asynchronous reads). Waiting costs no CPU, so more workers hide some of it: {advice.needed} "
+        f"would hide all (now {count}).",
+        location=place,
+        evidence=evidence,
+        confidence=Confidence.HIGH if view is not None and view.waiting >= 0.5 else Confidence.MEDIUM,
+        alternatives=("lock or sleep in the dataset's own code",),
+        experiment=f"Look at the line{place_text(place)}: does it talk to a network or a lock?",
+    )
+
+
+def _hung(case: Case) -> bool:
+    """Nothing moves: no GPU activity, no CPU, not one byte read by any worker."""
+    e = case.evidence
+    return (
+        e.window_s >= 5.0
+        and e.busiest() < t.NO_ACTIVITY_BUSY
+        and all((w.cpu_cores or 0.0) < 0.005 and not w.rchar_bytes_per_s for w in e.workers)
+    )
+
+
+def _loader_hung(case: Case, lost: float) -> Finding:
+    e, view = case.evidence, case.workers
+    return finding(
+        "loader_hung",
+        f"Nothing moves: the training loop waits for a batch, its {len(e.workers)} workers neither compute nor read.",
+        lost,
+        remedy="A worker is stuck (lock taken before fork, dead store, full queue). Look at its line; set "
+        "DataLoader(timeout=60) so that it fails instead, or use the spawn start method.",
+        location=view.where if view else None,
+        confidence=Confidence.MEDIUM,
+        alternatives=("loader_storage_latency",),
+        experiment="Wait a minute: a slow store moves on, a hung loader does not.",
+        evidence=rows(
+            case.stack_row("training thread waits for a batch", *_WAITS),
+            row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
+            _hot_row(case, view.where if view else None, view),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _transfer(case: Case, lost: float) -> Finding:
+    account, e, view = case.account, case.evidence, case.workers
+    assert account is not None
+    return finding(
+        "loader_collate_or_ipc",
+        f"The workers are ahead, but their batches arrive slowly in the training process: the GPU is idle "
+        f"{share_text(lost)} of the time.",
+        lost,
+        remedy="Send few large tensors per batch instead of many objects: collate in the worker (collate_fn), return "
+        "tensors rather than lists and dicts of arrays, raise prefetch_factor.",
+        location=account.location(*_WAITS),
+        confidence=Confidence.MEDIUM,
+        evidence=rows(
+            case.stack_row("training thread waits for a batch", Activity.WAITING_FOR_DATA),
+            case.stack_row("training thread unpacks a batch", Activity.RECEIVING_DATA),
+            _queue_row(case, view),
+            row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _restarts(case: Case, lost: float) -> Finding:
+    account, e = case.account, case.evidence
+    assert account is not None
+    return finding(
+        "loader_worker_restart",
+        f"The loader starts its workers again and again (each epoch): the GPU is idle {share_text(lost)} of the time.",
+        lost,
+        remedy="DataLoader(persistent_workers=True); with short epochs also an endless sampler.",
+        location=account.location(Activity.RESTARTING_WORKERS),
+        evidence=rows(
+            case.stack_row("training thread starts or stops workers", Activity.RESTARTING_WORKERS),
+            row("DataLoader worker processes seen", float(len(e.workers)), "", "/proc", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _unknown_loader(case: Case, lost: float) -> Finding:
+    account, e = case.account, case.evidence
+    assert account is not None
+    place = account.location(*_WAITS)
+    return finding(
+        "unattributed",
+        f"The training loop waits for its next batch{place_text(place)}; who should deliver it is not visible from "
+        f"here. The GPU is idle {share_text(lost)} of the time.",
+        lost,
+        remedy="Run gpuwatch as the job's user or on the host, so that the loader's processes can be seen; until then "
+        "raise the loader's parallelism and see whether the wait shrinks.",
+        location=place,
+        confidence=Confidence.LOW,
+        alternatives=("loader_too_few_workers", "loader_storage_latency", "loader_collate_or_ipc"),
+        experiment="Iterate over the loader alone, without the model: its samples/s is the ceiling of the job.",
+        evidence=rows(
+            case.stack_row("training thread waits for a batch", *_WAITS),
+            row("DataLoader workers visible", float(len(e.workers)), "processes", "/proc", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _workers_text(count: int) -> str:
+    return "One loader worker" if count == 1 else f"{count} loader workers"
+
+
+def _why_count(advice: WorkerAdvice) -> str:
+    if advice.cores_limit:
+        return (
+            f"Keeping up would take {advice.needed}, more than this machine has cores for; "
+            "beyond that, decode less per sample or move it to the GPU."
+        )
+    return f"By their measured pace {advice.needed} keep up; the rest is headroom."
+
+
+def _gain_basis(advice: WorkerAdvice) -> str:
+    return f"{advice.advised} workers at the pace measured now, and no faster than the rest of the step allows"
+
+
+def _hot_row(case: Case, hot: CodeLocation | None, view: WorkerView | None) -> EvidenceRow | None:
+    if hot is None or view is None:
+        return None
+    where = f"{hot.file}:{hot.line} {hot.function.rsplit('.', 1)[-1]}" + (f" > {view.library}" if view.library else "")
+    return row("workers' time goes to", where, "", f"stack samples (n={view.samples})", case.evidence.window_s,
+               f"{share_text(hot.share)} of them")  # fmt: skip
+
+
+def _queue_row(case: Case, view: WorkerView | None) -> EvidenceRow | None:
+    if view is None:
+        return None
+    return row("workers wait for work", 100 * view.waiting_for_work, "% of samples",
+               f"stack samples (n={view.samples})", case.evidence.window_s)  # fmt: skip

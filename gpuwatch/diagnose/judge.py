@@ -1,0 +1,159 @@
+"""From observations to a Diagnosis: the order of the decision.
+
+Owns: gates first, then who waits for whom, then why; ranking; what was missing. Refuses: any rule's own content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpuwatch.diagnose import blind, device, gates, host, input, transfer
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.account import balance, workers
+from gpuwatch.diagnose.advice import finding, row, rows, share_text
+from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.evidence import Evidence, assemble
+from gpuwatch.diagnose.frames import Activity
+from gpuwatch.model import Confidence, Diagnosis, Finding, Observation, Severity, Standing
+
+_SEVERITY_RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+def diagnose(observations: Sequence[Observation], pid: int, device_indices: tuple[int, ...] = ()) -> Diagnosis:
+    """The diagnosis of the job whose GPU process is ``pid`` (0: of a GPU without one). Same input, same output."""
+    return judge(assemble(observations, pid, device_indices))
+
+
+def judge(evidence: Evidence) -> Diagnosis:
+    """The diagnosis that this evidence supports."""
+    case = Case(evidence, balance(evidence), workers(evidence))
+    findings = _findings(case)
+    return Diagnosis(
+        pid=evidence.pid,
+        device_indices=evidence.device_indices,
+        window_s=evidence.window_s,
+        findings=tuple(findings),
+        account=case.account.shares() if case.account else (),
+        command=evidence.command,
+        end_mono_ns=evidence.end_ns,
+        missing=_missing(case),
+    )
+
+
+def _findings(case: Case) -> list[Finding]:
+    nothing = gates.not_a_job(case)
+    if nothing is not None:
+        return [nothing]
+    if not case.evidence.windows:
+        return [_no_gpu_readings(case)]
+    loop = [*input.find(case), *host.find(case), *transfer.find(case)]
+    if case.account is None:
+        loop = blind.find(case)
+    loop.sort(key=lambda f: -f.lost_share)
+    on_device = device.find(case)
+    quota, tenancy = gates.quota(case), gates.tenancy(case)
+    # Under a quota every host activity is slow; what the stacks show is where, not why.
+    found = [quota, *(_standing(f, Standing.SYMPTOM) for f in loop)] if quota is not None else _ranked(loop)
+    found.extend(_standing(f, Standing.CONTRIBUTING if found else Standing.ROOT) for f in on_device)
+    if tenancy is not None:
+        found.append(_standing(tenancy, Standing.CONTRIBUTING if found else Standing.ROOT))
+    costly = [f for f in found if f.severity is not Severity.INFO or f.cause == "warming_up"]
+    return _with_verdict(case, found, costly)
+
+
+def _with_verdict(case: Case, found: list[Finding], costly: list[Finding]) -> list[Finding]:
+    """Worst first, and a verdict also where nothing is wrong or nothing could be told."""
+    lost = 1.0 - case.busy
+    found.sort(key=lambda f: (f.standing is Standing.SYMPTOM, _SEVERITY_RANK[f.severity], -f.lost_share))
+    if costly:
+        return found
+    if found and lost < t.HEALTHY_LOST_BELOW:
+        return found
+    if lost < t.HEALTHY_LOST_BELOW:
+        return [_healthy(case, lost)]
+    return [_unattributed(case, lost), *found]
+
+
+def _ranked(findings: list[Finding]) -> list[Finding]:
+    return [_standing(f, Standing.ROOT if i == 0 else Standing.CONTRIBUTING) for i, f in enumerate(findings)]
+
+
+def _standing(finding_: Finding, standing: Standing) -> Finding:
+    return msgspec.structs.replace(finding_, standing=standing)
+
+
+def _healthy(case: Case, lost: float) -> Finding:
+    e = case.evidence
+    return finding(
+        "healthy",
+        f"The GPU is busy {share_text(case.busy)} of the time; nothing on the host holds it up.",
+        lost,
+        severity=Severity.INFO,
+        remedy="None needed."
+        if e.gpm
+        else "None that NVML utilization can show; this card has no GPM counters to tell how well it is used.",
+        confidence=Confidence.HIGH if e.gpm and case.account else Confidence.MEDIUM,
+        evidence=rows(
+            *case.gpu_rows(),
+            row("tensor active", _pct(e.mean("tensor")), "%", "GPM", e.window_s),
+            row("DRAM", _pct(e.mean("dram")), "%", "GPM", e.window_s),
+        ),
+    )
+
+
+def _unattributed(case: Case, lost: float) -> Finding:
+    e = case.evidence
+    spread = ""
+    if case.account is not None:
+        parts = [f"{s.activity} {share_text(s.share)}" for s in case.account.shares()[1:4]]
+        spread = " No single cause explains a tenth of it: " + ", ".join(parts) + "." if parts else ""
+    return finding(
+        "unattributed",
+        f"The GPU is idle {share_text(lost)} of the time and what was seen does not say why.{spread}",
+        lost,
+        remedy="Watch longer (gpuwatch diagnose --for 60s), as the job's user or root, so that its stacks can be read.",
+        confidence=Confidence.LOW,
+        evidence=rows(
+            *case.gpu_rows(),
+            row("CPU of the GPU process", case.main_cores if e.main else None, "cores", "/proc", e.window_s),
+            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+        ),
+    )
+
+
+def _no_gpu_readings(case: Case) -> Finding:
+    return finding(
+        "unattributed",
+        "The GPU gave no activity readings in this window.",
+        0.0,
+        severity=Severity.INFO,
+        gain=1.0,
+        gain_basis="nothing was measured",
+        remedy="Watch again; if it stays so, `gpuwatch status` says why the readings are absent.",
+        confidence=Confidence.LOW,
+        evidence=rows(row("window", case.evidence.window_s, "s", "gpuwatch", case.evidence.window_s)),
+    )
+
+
+def _missing(case: Case) -> tuple[str, ...]:
+    """What would have made this surer, each with its remedy."""
+    e = case.evidence
+    notes = [f"stacks: {error}" for error in e.stack_errors]
+    if e.pid and case.account is None and not notes and e.windows:
+        notes.append(f"stacks: only {len(e.main_stacks)} samples of the GPU process; watch longer")
+    if e.windows and not e.gpm:
+        notes.append("GPM: this card or driver has none; SM activity is unknown and busy is NVML's proxy")
+    if e.pid and e.main is None:
+        notes.append(f"/proc: process {e.pid} is not visible from here (another PID namespace?); run on the host")
+    if e.gone:
+        notes.append(f"process {e.pid} ended during the window")
+    account = case.account
+    if account is not None and account.source_known < 0.5 and account.lost_in(Activity.USER_LINE) >= t.NAMED_FROM:
+        notes.append("source lines could not be read: C calls on a line (.item(), numpy) cannot be told apart")
+    return tuple(notes)
+
+
+def _pct(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share

@@ -1,0 +1,71 @@
+"""Every number that the rules compare with, and where it came from.
+
+Owns: the thresholds. Refuses: using them. "H200 set" means the known-cause recordings under tests/recordings, made on
+one H200 with driver 580.159; "literature" means the thresholds on which other tools converge (docs/causes.md).
+"""
+
+from __future__ import annotations
+
+NAMED_FROM = 0.10
+"""A cause that explains less of the wall time is not named (literature: input wait 10-15 % warns)."""
+CRITICAL_FROM = 0.50
+"""Half of the wall time lost to one cause."""
+HEALTHY_LOST_BELOW = 0.15
+"""A healthy ResNet-50 on the H200 set loses 8 % (start of the loop included)."""
+
+IDLE_WINDOW_BUSY = 0.05
+"""A GPM window counts as idle below this. H200 set: starved jobs read 0.0, the slowest launch-bound job 18.7 %."""
+NO_ACTIVITY_BUSY = 0.005
+"""The GPU did nothing. H200 set: a forgotten notebook reads 0.0000, every working job above 3.9 %."""
+IDLE_CPU_CORES = 0.05
+"""A process that computes less than this is waiting. H200 set: notebook 0.00, starved main thread 0.03-0.1."""
+BUSY_CPU_CORES = 0.70
+"""A DataLoader worker above this is bound by its CPU. H200 set: JPEG worker 0.99, remote-store workers 0.02."""
+WAITING_CPU_CORES = 0.45
+"""A worker below this mostly waits for something else than a CPU."""
+MAIN_BUSY_CORES = 0.60
+"""The main thread drives or computes. H200 set: launch-bound 1.0, host preprocessing 1.0, waiting for data 0.1."""
+
+WORKER_QUEUE_IDLE = 0.50
+"""Workers that wait for work this often are ahead of the main process: the loader's transfer is slow, not they."""
+HOST_CPU_FULL_PCT = 85.0
+"""Above this more workers find no core."""
+DISK_WAIT_STATE = 0.30
+"""Share of worker readings in state D from which storage is the reason."""
+PSI_IO_PCT = 10.0
+THROTTLED_PERIODS = 0.10
+"""Share of scheduler periods in which the job's cgroup was throttled (H200 set: 0.5-1.0 under quota, 0 else)."""
+
+COPY_BYTES_PER_S = 1.0 * 2**30
+"""PCIe traffic in a window from which the line is called a copy. H200 set: pageable copies 6.6 GiB/s on average,
+a host-bound job 0.3 on average with copies in one window of five."""
+PINNED_LINK_SHARE = 0.60
+"""A copy at more than this share of the link is not slowed down by pageable memory."""
+PINNED_BYTES_PER_S = {"9.0": 52e9, "10.0": 52e9, "8.0": 25e9, "8.6": 25e9, "8.9": 25e9, "7.5": 12e9, "7.0": 12e9}
+"""What pinned copies reach, by compute capability, when no probe has measured it here: PCIe 5, 4, 3 ×16. The H200
+of the recordings reached 56.5 GiB/s."""
+PINNED_BYTES_PER_S_DEFAULT = 25e9
+
+SMALL_GRID_SM_OF_BUSY = 0.40
+"""SM active over busy below this while busy: kernels too small to fill the GPU. H200 set: ResNet 0.92, launch-bound
+1.2/26 = 0.05, item per layer 0.18."""
+BANDWIDTH_BOUND_DRAM = 0.60
+"""DCGM calls 0.8 the practical peak; a copy reads 88 %, an elementwise chain 83 %, ResNet-50 43 %."""
+BANDWIDTH_BOUND_TENSOR = 0.15
+TENSOR_UNUSED = 0.02
+FP32_HEAVY = 0.25
+"""fp32 GEMM reads 77 % on the FP32 pipe, bf16 ResNet-50 3 %."""
+THROTTLED_WINDOWS = 0.10
+POWER_CAP_CLOCK = 0.85
+"""Of the maximum: a bf16 GEMM under the 700 W cap runs at 0.77, which is how the card works, not a fault."""
+
+TENANT_CPU_CORES = 0.20
+"""Another process on the GPU counts as a working tenant when its CPU is used or its stack launches."""
+MIN_STACKS = 8
+"""Fewer samples of the main process say too little to split time by."""
+MIN_WINDOW_S = 3.0
+STARTUP_SHARE = 0.50
+MEMORY_HEADROOM = 0.50
+"""Free memory from which "larger batch" is a remedy (ICSE'24: peak memory ≤ 50 %)."""
+WORKER_HEADROOM = 1.25
+"""Advised workers over the bare need: batches vary, and one core runs the training loop."""

@@ -1,0 +1,91 @@
+"""Causes on the way to the GPU.
+
+Owns: copies that keep the GPU waiting, and whether the link or the host's memory is the limit.
+Refuses: copies that overlap with computing (they cost nothing).
+"""
+
+from __future__ import annotations
+
+from gpuwatch import units
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.advice import finding, gain_bound, place_text, row, rows, share_text
+from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.frames import Activity
+from gpuwatch.model import Confidence, Finding
+
+
+def find(case: Case) -> list[Finding]:
+    """Findings of this family that cost at least a tenth of the wall time."""
+    account, e = case.account, case.evidence
+    if account is None:
+        return []
+    lost = account.lost_in(Activity.COPYING)
+    if lost < t.NAMED_FROM:
+        return []
+    rx, tx = account.copy_rx_bytes_per_s, account.copy_tx_bytes_per_s
+    ceiling = pinned_ceiling(case)
+    place = account.location(Activity.COPYING)
+    to_host = (tx or 0.0) > 2 * (rx or 0.0) and (tx or 0.0) >= t.COPY_BYTES_PER_S / 4
+    rate = tx if to_host else rx
+    evidence = rows(
+        case.stack_row("training thread copies", Activity.COPYING),
+        row("PCIe towards the GPU meanwhile", _gib(rx), "GiB/s", "GPM", e.window_s),
+        row("PCIe towards the host meanwhile", _gib(tx), "GiB/s", "GPM", e.window_s),
+        row("pinned copies reach", _gib(ceiling), "GiB/s", "typical of this link; measure: gpuwatch probe run", 0.0),
+        row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+        *case.gpu_rows(),
+    )
+    if rate is not None and rate >= t.PINNED_LINK_SHARE * ceiling:
+        return [
+            finding(
+                "pcie_bound",
+                f"Copies{place_text(place)} fill the PCIe link ({units.rate_text(rate)}): the GPU waits "
+                f"{share_text(lost)} of the time.",
+                lost,
+                remedy="Send fewer bytes: uint8 instead of float32 and normalise on the GPU, drop unused fields, keep "
+                "the data set in GPU memory if it fits.",
+                location=place,
+                evidence=evidence,
+            )
+        ]
+    if to_host:
+        return [
+            finding(
+                "host_sync",
+                f"The training thread copies results to the host{place_text(place)} and waits for them: the GPU idles "
+                f"{share_text(lost)} of the time.",
+                lost,
+                remedy="Reduce on the GPU first and copy rarely, or copy asynchronously into pinned memory.",
+                location=place,
+                evidence=evidence,
+            )
+        ]
+    faster = None if rate is None or rate <= 0 else max(0.0, lost * (1.0 - rate / ceiling))
+    return [
+        finding(
+            "pageable_copies",
+            f"Copies from pageable memory{place_text(place)} run at {units.rate_text(rate)} and hold up the training "
+            f"thread: the GPU is idle {share_text(lost)} of the time.",
+            lost,
+            remedy="DataLoader(pin_memory=True) (or tensor.pin_memory() once), then .to(device, non_blocking=True), so "
+            "that the copy runs at link speed beside the computing.",
+            location=place,
+            evidence=evidence,
+            confidence=Confidence.HIGH if rate is not None and rate >= t.COPY_BYTES_PER_S else Confidence.MEDIUM,
+            alternatives=("pcie_bound", "host_preprocessing"),
+            experiment="gpuwatch probe measures what pinned copies reach here; bytes per step over that is the floor.",
+            gain=gain_bound(lost),
+            gain_basis="copies fully overlapped with computing"
+            + (f"; with pinned memory alone {units.factor_text(gain_bound(faster))}" if faster is not None else ""),
+        )
+    ]
+
+
+def pinned_ceiling(case: Case) -> float:
+    """Bytes per second that pinned copies reach on this GPU's link."""
+    capability = next((d.compute_capability for d in case.evidence.devices), "")
+    return t.PINNED_BYTES_PER_S.get(capability if isinstance(capability, str) else "", t.PINNED_BYTES_PER_S_DEFAULT)
+
+
+def _gib(rate: float | None) -> float | None:
+    return None if rate is None else rate / 2**30

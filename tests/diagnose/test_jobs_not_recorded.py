@@ -1,0 +1,218 @@
+"""Jobs that no recording shows: other severities, decoys, missing evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose import builders as b
+from gpuwatch.diagnose.judge import diagnose
+from gpuwatch.model import Confidence, DeviceSample, Diagnosis, Frame, Observation, Severity, StackSample, Standing
+
+PID = b.PID
+
+
+def judged(
+    *parts: list[Observation], extra: tuple[Observation, ...] = (), cpus: int = 16, gpm: bool = True
+) -> Diagnosis:
+    return diagnose([b.inventory(cpus, gpm=gpm), *extra, *(o for part in parts for o in part)], PID)
+
+
+def test_data_loaded_in_the_training_process_asks_for_workers_and_names_the_decoding_line() -> None:
+    d = judged(b.gpu([0, 0, 0, 0, 90]), b.ticks(b.process(PID, 1.0)), b.host(),
+               b.stacks([(b.FETCHING, True)] * 4 + [(b.LAUNCHING, True)]))  # fmt: skip
+    assert d.verdict.cause == "loader_in_main_process"
+    assert d.verdict.location is not None
+    assert (d.verdict.location.file, d.verdict.location.line) == ("/home/ann/photos.py", 12)
+    # The loop prepares 4/5 of the time: one worker delivers a batch per 4 units, the rest of the step takes 1.
+    assert "num_workers=5" in d.verdict.remedy
+    assert d.verdict.severity is Severity.CRITICAL
+
+
+def test_a_data_wait_that_the_gpu_queue_hides_is_not_a_cause() -> None:
+    d = judged(b.gpu([98, 99]), b.ticks(b.process(PID, 0.2, state="S"), [b.process(5001, 0.6)]), b.host(),
+               b.stacks([(b.WAITING, False), (b.WAITING, False), (b.LAUNCHING, True)]))  # fmt: skip
+    assert d.verdict.cause == "healthy"
+
+
+def test_workers_on_all_cores_are_not_told_to_be_more() -> None:
+    workers = [b.process(5001 + i, 1.0) for i in range(15)]
+    d = judged(b.gpu([0, 0, 60]), b.ticks(b.process(PID, 0.1, state="S"), workers), b.host(97.0),
+               b.stacks([(b.WAITING, False)]))  # fmt: skip
+    assert d.verdict.cause == "loader_slow_transform"
+    assert "num_workers=" not in d.verdict.remedy
+
+
+def test_workers_that_wait_for_work_point_at_the_transfer_not_at_their_number() -> None:
+    workers = [b.process(5001 + i, 0.05, state="S") for i in range(4)]
+    d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.3), workers), b.host(), b.stacks([(b.WAITING, False)]),
+               b.stacks([(b.WORKER_QUEUE, False)], pid=5001, every=5))  # fmt: skip
+    assert d.verdict.cause == "loader_collate_or_ipc"
+
+
+def test_workers_off_the_cpu_inside_a_fetch_wait_for_storage() -> None:
+    workers = [b.process(5001 + i, 0.1, state="S", reads_per_s=20) for i in range(4)]
+    d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.1, state="S"), workers), b.host(),
+               b.stacks([(b.WAITING, False)]), b.stacks([(b.WORKER_FETCH, False)], pid=5001, every=5))  # fmt: skip
+    assert d.verdict.cause == "loader_storage_latency"
+    assert d.verdict.location is not None
+    assert d.verdict.location.file == "/home/ann/photos.py"
+
+
+def test_workers_in_uninterruptible_sleep_wait_for_a_local_disk() -> None:
+    workers = [b.process(5001 + i, 0.1, state="D", reads_per_s=20) for i in range(4)]
+    d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.1, state="S"), workers), b.host(),
+               b.stacks([(b.WAITING, False)]), b.stacks([(b.WORKER_FETCH, False)], pid=5001, every=5))  # fmt: skip
+    assert d.verdict.cause == "loader_storage_bandwidth"
+
+
+def test_a_loader_in_which_nothing_moves_is_hung_not_slow() -> None:
+    workers = [b.process(5001, 0.0, state="S")]
+    d = judged(b.gpu([0]), b.ticks(b.process(PID, 0.0, state="S"), workers), b.host(),
+               b.stacks([(b.WAITING, False)]), b.stacks([(b.WORKER_FETCH, False)], pid=5001, every=5))  # fmt: skip
+    assert d.verdict.cause == "loader_hung"
+
+
+def test_framework_code_on_an_idle_gpu_computes_on_the_cpu_and_is_not_launching() -> None:
+    d = judged(b.gpu([0, 0, 0, 80]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]))
+    assert d.verdict.cause == "host_preprocessing"
+
+
+def test_small_kernels_are_launch_bound_and_free_memory_suggests_a_larger_batch() -> None:
+    d = judged(
+        b.gpu([25, 30], sm_of_busy=0.05), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)])
+    )
+    assert d.verdict.cause == "launch_bound"
+    assert "larger batch" in d.verdict.remedy
+
+
+def test_a_gpu_busy_with_kernels_that_fill_no_sm_is_not_called_healthy() -> None:
+    d = judged(b.gpu([99], sm_of_busy=0.1), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]))
+    assert d.verdict.cause == "batch_too_small"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("loss_sum += loss.item()", "host_sync"),
+        ("if torch.isnan(loss).any():", "host_sync"),
+        ("batch = batch.to(device)", "pageable_copies"),
+        ("x = np.fft.fft2(batch)", "host_preprocessing"),
+    ],
+)
+def test_the_text_of_a_line_that_calls_c_tells_what_it_does(text: str, cause: str) -> None:
+    d = judged(b.gpu([40, 45]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]),
+               extra=(b.source(text),))  # fmt: skip
+    assert d.verdict.cause == cause
+
+
+def test_gigabytes_on_the_link_make_an_unreadable_line_a_copy() -> None:
+    d = judged(b.gpu([4], rx=7 * 2**30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]))
+    assert d.verdict.cause == "pageable_copies"
+
+
+def test_copies_at_link_speed_are_not_blamed_on_pageable_memory() -> None:
+    d = judged(b.gpu([4], rx=45 * 2**30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]))
+    assert d.verdict.cause == "pcie_bound"
+
+
+def test_under_a_quota_the_quota_is_the_root_and_the_rest_are_symptoms() -> None:
+    workers = [b.process(5001 + i, 0.15) for i in range(8)]
+    d = judged(b.gpu([0, 20]), b.ticks(b.process(PID, 0.1), workers, quota=(1.5, 0.9)), b.host(),
+               b.stacks([(b.WAITING, False), (b.LAUNCHING, True)]))  # fmt: skip
+    assert d.verdict.cause == "cpu_quota_throttled"
+    assert all(f.standing is Standing.SYMPTOM for f in d.findings[1:])
+    assert len(d.findings) > 1
+
+
+def test_a_quota_that_never_throttles_is_no_cause() -> None:
+    d = judged(
+        b.gpu([0, 0, 50]), b.ticks(b.process(PID, 1.0), quota=(8.0, 0.0)), b.host(), b.stacks([(b.FETCHING, True)])
+    )
+    assert d.verdict.cause == "loader_in_main_process"
+
+
+def test_a_forgotten_process_is_told_from_one_that_waits_for_its_first_batch() -> None:
+    forgotten = judged(b.gpu([0]), b.ticks(b.process(PID, 0.0, state="S")), b.host(),
+                       b.stacks([((Frame("<module>", "/home/ann/cell.py", 3),), False)]))  # fmt: skip
+    assert forgotten.verdict.cause == "idle_process_holds_memory"
+    waiting = judged(b.gpu([0]), b.ticks(b.process(PID, 0.0, state="S"), [b.process(5001, 1.0)]), b.host(),
+                     b.stacks([(b.WAITING, False)]))  # fmt: skip
+    assert waiting.verdict.cause == "loader_too_few_workers"
+
+
+def test_a_loop_in_a_thread_is_found_behind_a_main_thread_that_only_waits() -> None:
+    def threads(stack: Observation) -> Observation:
+        assert isinstance(stack, StackSample)
+        from gpuwatch.model import ThreadStack
+
+        loop = ThreadStack(PID + 1, "Thread-1 (train)", True, False, b.FETCHING)
+        main = ThreadStack(
+            PID, "MainThread", False, False, (Frame("Thread.join", "/usr/lib/python3.12/threading.py", 1149),)
+        )
+        return StackSample(PID, PID, stack.mono_ns, (main, loop))
+
+    d = judged(b.gpu([0, 0, 0, 90]), b.ticks(b.process(PID, 1.0)), b.host(),
+               [threads(s) for s in b.stacks([(b.FETCHING, True)])])  # fmt: skip
+    assert d.verdict.cause == "loader_in_main_process"
+
+
+def test_refused_stacks_are_said_with_their_remedy_and_the_verdict_names_what_it_cannot_exclude() -> None:
+    error = StackSample(PID, PID, b.times()[0], error="permission denied (ptrace_scope=1); run as the job's user")
+    d = judged(b.gpu([20, 30]), b.ticks(b.process(PID, 1.0)), b.host(), [error])
+    assert d.verdict.confidence is Confidence.LOW
+    assert d.verdict.alternatives
+    assert any("ptrace_scope" in note for note in d.missing)
+
+
+def test_without_gpm_the_proxy_is_named_and_never_called_sure() -> None:
+    d = judged(
+        b.gpu([97], util_only=True), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]), gpm=False
+    )
+    assert d.verdict.cause == "healthy"
+    assert d.verdict.confidence is not Confidence.HIGH
+    assert any("GPM" in note for note in d.missing)
+    assert all("SM active" not in row.name for row in d.verdict.evidence)
+
+
+def test_a_gpu_without_a_process_is_idle_and_not_ill() -> None:
+    d = diagnose([b.inventory(), *b.gpu([0], pids=())], 0, (0,))
+    assert d.verdict.cause == "idle"
+    assert d.verdict.severity is Severity.INFO
+
+
+def test_a_process_in_another_pid_namespace_is_judged_by_the_gpu_and_said_to_be_invisible() -> None:
+    d = judged(b.gpu([20, 30]))
+    assert d.verdict.cause == "unattributed"
+    assert any("PID namespace" in note for note in d.missing)
+
+
+def test_no_readings_at_all_end_in_a_verdict_and_not_in_a_division_by_zero() -> None:
+    assert diagnose([b.inventory()], PID).verdict.cause == "unattributed"
+    assert diagnose([], PID).verdict.cause == "unattributed"
+
+
+def test_a_second_worker_on_the_same_gpu_that_sleeps_is_no_tenant() -> None:
+    sleeping = judged(
+        b.gpu([99], pids=(PID, 9000)), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)])
+    )
+    assert sleeping.verdict.cause == "gpu_shared", "nothing is known of the other process: it may compute"
+    idle: list[Observation] = b.ticks(b.process(PID, 1.0))
+    from gpuwatch.model import ProcessTick
+
+    known = [ProcessTick(s.mono_ns, (s,)) for s in b.process(9000, 0.0, state="S")]
+    d = judged(b.gpu([99], pids=(PID, 9000)), idle, list(known), b.host(), b.stacks([(b.LAUNCHING, True)]))
+    assert d.verdict.cause == "healthy"
+
+
+def test_thermal_throttling_is_named_beside_the_load_and_power_capping_is_not_a_fault() -> None:
+    import msgspec
+
+    def with_bits(bits: int, clock: int) -> list[Observation]:
+        return [
+            msgspec.structs.replace(s, clocks_event_reasons=bits, sm_clock_mhz=clock)
+            for s in b.gpu([98]) if isinstance(s, DeviceSample)
+        ]  # fmt: skip
+
+    loop = (b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]))
+    assert judged(with_bits(0x20, 1200), *loop).verdict.cause == "thermal_throttle"
+    assert judged(with_bits(0x4, 1530), *loop).verdict.cause == "healthy"
