@@ -1,0 +1,64 @@
+"""A subscriber that only counts: bytes, messages and driver time of what a daemon publishes.
+
+Owns: one SUB socket. Refuses: snapshots, state.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import NamedTuple
+
+import zmq
+
+from gpuwatch import wire
+from gpuwatch.config import STREAM_SOCKET
+
+
+class StreamUse(NamedTuple):
+    """What came in a while."""
+
+    seconds: float
+    ticks: int
+    tick_bytes: float
+    """Median payload of a tick."""
+    bytes_per_s: float
+    """All messages, topics included."""
+    nvml_ms: float
+    """Median over ticks of the time spent inside NVML, all GPUs together."""
+    nvml_ms_max: float
+    gpus: int
+
+
+def watch(endpoint: str, seconds: float) -> StreamUse:
+    """Listen for so long. Raises RuntimeError when no tick came."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.SUB)
+    socket.set(zmq.LINGER, 0)
+    socket.subscribe(wire.TOPIC_STREAM)
+    socket.connect(f"{endpoint}/{STREAM_SOCKET}")
+    total = 0
+    sizes: list[int] = []
+    nvml_ms: list[float] = []
+    gpus = 0
+    start = time.monotonic()
+    try:
+        while (left := start + seconds - time.monotonic()) > 0:
+            if not socket.poll(round(left * 1000)):
+                break
+            frames = socket.recv_multipart()
+            total += sum(map(len, frames))
+            message = wire.decode_stream(frames[-1])
+            if isinstance(message, wire.Tick):
+                sizes.append(len(frames[-1]))
+                nvml_ms.append(sum(sample.nvml_ns for sample in message.devices) / 1e6)
+                gpus = len(message.devices)
+    finally:
+        socket.close()
+        context.term()
+    took = time.monotonic() - start
+    if not sizes:
+        raise RuntimeError(f"{endpoint}: no tick within {seconds:.0f} s")
+    return StreamUse(
+        took, len(sizes), statistics.median(sizes), total / took, statistics.median(nvml_ms), max(nvml_ms), gpus
+    )

@@ -1,0 +1,116 @@
+"""One thread that reads the host and the processes of the GPU jobs.
+
+Owns: when to read. Refuses: /proc itself (the readers are passed in), the GPUs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from gpuwatch.collect.sampler import Deadline
+from gpuwatch.collect.source import Emit
+from gpuwatch.model import HostSample, Observation, ProcessTick
+
+Roots = dict[int, tuple[int, ...]]
+"""Pid to the indices of the devices that NVML lists it on."""
+
+_log = logging.getLogger(__name__)
+
+
+class HostPart(Protocol):
+    """What reads the host: ``host.HostReader``."""
+
+    def read(self, mono_ns: int) -> HostSample:
+        """One sample."""
+
+
+class ProcessPart(Protocol):
+    """What reads the processes of GPU jobs: ``procfs.ProcessReader``."""
+
+    def read(self, roots: Roots, mono_ns: int) -> ProcessTick:
+        """All processes of all jobs."""
+
+
+class HostSampler(threading.Thread):
+    """Reads host and processes every ``period_s``. Both by one thread, so that their windows are the same."""
+
+    def __init__(
+        self,
+        host: HostPart,
+        processes: ProcessPart,
+        roots: Callable[[], Roots],
+        emit: Emit,
+        *,
+        period_s: float,
+        clock: Callable[[], int],
+    ) -> None:
+        super().__init__(name="host", daemon=True)
+        self._host = host
+        self._processes = processes
+        self._roots = roots
+        self._emit = emit
+        self._clock = clock
+        self._wake = threading.Event()
+        self._ended = False
+        self._lock = threading.Lock()
+        self._deadline = Deadline(int(period_s * 1e9), clock())
+        self._progress_ns = 0
+        self._failed: set[str] = set()
+
+    @property
+    def progress_ns(self) -> int:
+        """When the last reading was completed; 0 before the first."""
+        return self._progress_ns
+
+    def set_period(self, period_s: float) -> None:
+        """Another rate, at once."""
+        with self._lock:
+            self._deadline.set_period(int(period_s * 1e9), self._clock())
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Read now: a new process is on a GPU."""
+        with self._lock:
+            self._deadline.due_ns = min(self._deadline.due_ns, self._clock())
+        self._wake.set()
+
+    def end(self) -> None:
+        """Read no more and emit no more."""
+        self._ended = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Thread body."""
+        while not self._ended:
+            wait_ns = self.step()
+            if wait_ns and self._wake.wait(wait_ns / 1e9):
+                self._wake.clear()
+
+    def step(self) -> int:
+        """Read if it is due. Returns the nanoseconds until there is something to do."""
+        with self._lock:
+            now_ns = self._clock()
+            wait_ns = self._deadline.wait_ns(now_ns)
+            if wait_ns:
+                return wait_ns
+            self._deadline.advance(now_ns)
+        self._emit_one("host", lambda: self._host.read(now_ns))
+        self._emit_one("processes", lambda: self._processes.read(self._roots(), now_ns))
+        self._progress_ns = self._clock()
+        with self._lock:
+            return self._deadline.wait_ns(self._clock())
+
+    def _emit_one(self, what: str, read: Callable[[], Observation]) -> None:
+        try:
+            observation = read()
+        except Exception:
+            # The readers answer with reasons; a bug in one must not take the other and the watchdog with it.
+            if what not in self._failed:
+                _log.exception("reading %s failed", what)
+            self._failed.add(what)
+            return
+        if not self._ended:
+            self._emit(observation)

@@ -1,0 +1,171 @@
+"""One guarded driver call: timed, and what the binding raises turned into a reading's reason.
+
+Owns: the boundary at which exceptions stop, fallbacks to older calls, limits of what can be true. Refuses: importing
+pynvml (the binding is passed in), knowing which quantities there are.
+
+Besides NVMLError the binding raises TypeError, UnicodeDecodeError and NVMLLibraryMismatchError, so ``Exception`` is
+caught at each call, and of an NVMLError only ``value`` is used (its ``str`` calls into the library again).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from gpuwatch.collect.nvml_fields import (
+    DRIVER_CODES,
+    FALLBACK_CODES,
+    FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    LOST_CODES,
+    PERMANENT_CODES,
+    absent_for,
+)
+from gpuwatch.model import NOT_SUPPORTED, Absent, Int, Num, Reason
+
+T = TypeVar("T")
+Clock = Callable[[], int]
+
+MEMORY_V2: Final = 0x02000028
+TEXT_BYTES: Final = 96
+CLOCK_SM: Final = 1
+CLOCK_MEM: Final = 2
+
+# Above these the driver has answered garbage, such as 4294967295.
+MAX_PCT: Final = 100
+MAX_TEMP_C: Final = 200
+MAX_MHZ: Final = 20_000
+MAX_MILLIWATT: Final = 20_000_000
+
+
+class GoneError(Exception):
+    """Two calls in a row said that the GPU or the driver is gone: asking on is useless."""
+
+    def __init__(self, absent: Absent) -> None:
+        super().__init__(absent)
+        self.absent = absent
+
+
+class Calls:
+    """Makes driver calls for one owner: times them, and turns what the binding raises into a code."""
+
+    def __init__(self, binding: Any, clock: Clock) -> None:
+        self.n = binding
+        self._clock = clock
+        self.spent_ns = 0
+        self.answered = False
+        self._gone = 0
+
+    def begin(self) -> None:
+        """A new reading begins."""
+        self.spent_ns, self.answered, self._gone = 0, False, 0
+
+    def timed(self, call: Callable[[], T]) -> T:
+        """The call's result. Raises what it raises."""
+        began_ns = self._clock()
+        try:
+            return call()
+        finally:
+            self.spent_ns += self._clock() - began_ns
+
+    def code_of(self, exc: Exception) -> int:
+        """NVML's return code behind an exception, 0 when there is none."""
+        if isinstance(exc, self.n.NVMLError):
+            return int(exc.value)
+        mismatch = getattr(self.n, "NVMLLibraryMismatchError", None)
+        return FUNCTION_NOT_FOUND if mismatch is not None and isinstance(exc, mismatch) else 0
+
+    def heard(self, code: int) -> None:
+        """Count answers that say "gone"; raise when nothing but such answers comes."""
+        if code not in LOST_CODES and code not in DRIVER_CODES:
+            self.answered = True
+            return
+        self._gone += 1
+        if self._gone >= 2 and not self.answered:
+            raise GoneError(absent_for(code))
+
+
+class Query(Generic[T]):
+    """One quantity: the calls that can give it, newest first, and what is known about them."""
+
+    def __init__(self, calls: Calls, *ways: Callable[[], T]) -> None:
+        self._calls = calls
+        self._ways = list(ways)
+        self._never: Absent | None = None
+
+    def read(self) -> T | Absent:
+        """The value or why there is none. Raises GoneError when the GPU no longer answers."""
+        if self._never is not None:
+            return self._never
+        try:
+            value = self._calls.timed(self._ways[0])
+        except Exception as exc:
+            return self._failed(exc)
+        self._calls.heard(0)
+        return value
+
+    def _failed(self, exc: Exception) -> T | Absent:
+        code = self._calls.code_of(exc)
+        self._calls.heard(code)
+        if code == 0:
+            return Absent(Reason.ERROR, f"{type(exc).__name__}: {exc}"[:200])
+        if code in FALLBACK_CODES and len(self._ways) > 1:
+            del self._ways[0]
+            return self.read()
+        if code in PERMANENT_CODES:
+            self._never = absent_for(code)
+        return absent_for(code)
+
+
+def text(n: Any, symbol: str, *args: Any) -> str:
+    """A string from the driver. The binding decodes strictly, and names exist that are not UTF-8."""
+    buffer = ctypes.create_string_buffer(TEXT_BYTES)
+    code = n._nvmlGetFunctionPointer(symbol)(*args, buffer, ctypes.c_uint(TEXT_BYTES))
+    if code != 0:
+        raise n.NVMLError(code)
+    return buffer.value.decode("utf-8", "replace")
+
+
+def memory_ways(n: Any, handle: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Version 2, whose ``used`` excludes what the driver reserves, then version 1, which cannot tell them apart."""
+    return (
+        lambda: n.nvmlDeviceGetMemoryInfo(handle, version=MEMORY_V2),
+        lambda: n.nvmlDeviceGetMemoryInfo(handle),
+    )
+
+
+def twice(calls: Calls, call: Callable[[Any], Any], handle: Any) -> Any:
+    """A process list; asked again once when processes started between the binding's sizing and reading call."""
+    try:
+        return call(handle)
+    except Exception as exc:
+        if calls.code_of(exc) != INSUFFICIENT_SIZE:
+            raise
+        return call(handle)
+
+
+def within(value: int | Absent, limit: int) -> Int:
+    """The value, or OUT_OF_RANGE above ``limit``."""
+    if isinstance(value, Absent):
+        return value
+    return value if value <= limit else Absent(Reason.OUT_OF_RANGE, str(value))
+
+
+def scaled(value: Int, divisor: int) -> Num:
+    """Such as milliwatts to watts."""
+    return value if isinstance(value, Absent) else value / divisor
+
+
+def total_of(memory: Any) -> Int:
+    """Bytes of device memory."""
+    if isinstance(memory, Absent):
+        return memory
+    # A unified-memory part without its own memory may answer success and 0.
+    return int(memory.total) if memory.total else NOT_SUPPORTED
+
+
+def used_of(memory: Any) -> Int:
+    """Bytes in use; with a version 1 answer the driver's reserve is among them."""
+    total = total_of(memory)
+    return total if isinstance(total, Absent) else within(int(memory.used), total)

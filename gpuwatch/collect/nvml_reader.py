@@ -1,0 +1,209 @@
+"""Readings of one GPU.
+
+Owns: which calls make a sample, what a cheap sample leaves out, when a GPU counts as gone. Refuses: importing pynvml
+(the binding is passed in), schedules, threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gpuwatch.collect.gpm import NOTHING_NEW, GpmBusyError, GpmGate, GpmReader, GpmReading, absent_reading
+from gpuwatch.collect.nvml_calls import (
+    CLOCK_MEM,
+    CLOCK_SM,
+    MAX_MHZ,
+    MAX_MILLIWATT,
+    MAX_PCT,
+    MAX_TEMP_C,
+    Calls,
+    Clock,
+    GoneError,
+    Query,
+    memory_ways,
+    scaled,
+    twice,
+    used_of,
+    within,
+)
+from gpuwatch.collect.nvml_fields import GPM_METRICS, blank_sample
+from gpuwatch.model import NOT_READ, NOT_SUPPORTED, Absent, DeviceProcess, DeviceSample, Int, Reason
+
+_SENSOR_GPU: Final = 0
+_JUNK_PIDS: Final = frozenset({0, 0xFFFFFFFF})
+
+GONE_AFTER_READS: Final = 3
+"""Reads that a reloading driver is given before its GPU counts as lost and NVML is opened again."""
+
+
+class DeviceReader:
+    """Readings of one GPU; remembers what this GPU does not have."""
+
+    def __init__(self, binding: Any, index: int, gate: GpmGate, clock: Clock) -> None:
+        self._n = binding
+        self._index = index
+        self._gate = gate
+        self._clock = clock
+        self._calls = Calls(binding, clock)
+        self._queries: _Queries | None = None
+        self._memory: Int = NOT_READ
+        self._processes: tuple[tuple[DeviceProcess, ...], Absent | None] = ((), NOT_READ)
+        self.busy = False
+        """A reading is under way."""
+        self.driver_gone_reads = 0
+        """Consecutive readings in which the driver was gone: at 3 NVML should be opened again."""
+
+    @property
+    def gpm_ready_ns(self) -> int:
+        """Earliest time at which another read yields GPM values; 0 when any time will do."""
+        return self._queries.gpm_reader.ready_ns if self._queries is not None else 0
+
+    @property
+    def opened(self) -> bool:
+        """The GPU could be opened, now or before."""
+        return self._queries is not None
+
+    def read(self, mono_ns: int, gpm: bool = True, full: bool = True) -> DeviceSample:
+        """One sample, whatever the driver says. ``full=False`` asks only GPM, clocks, their reasons and power.
+
+        A cheap reading carries memory and processes of the last full one; utilization and temperature are NOT_READ.
+        """
+        self._calls.begin()
+        self.busy = True
+        try:
+            sample = self._sample(self._opened(), mono_ns, gpm, full)
+        except GoneError as gone:
+            return self._gone(gone.absent, mono_ns)
+        finally:
+            self.busy = False
+        self.driver_gone_reads = 0
+        return sample
+
+    def close(self) -> None:
+        """Free the GPM samples."""
+        if self._queries is not None:
+            self._queries.gpm_reader.close()
+            self._queries = None
+
+    def _opened(self) -> _Queries:
+        if self._queries is None:
+            query = Query(self._calls, lambda: self._n.nvmlDeviceGetHandleByIndex(self._index))
+            handle = query.read()
+            if isinstance(handle, Absent):
+                raise GoneError(handle)
+            self._calls.begin()
+            self._queries = _Queries(self._calls, handle, self._gate, self._clock)
+        return self._queries
+
+    def _sample(self, q: _Queries, mono_ns: int, gpm: bool, full: bool) -> DeviceSample:
+        counters = q.counters() if gpm else absent_reading(NOT_READ)
+        util = q.utilization.read() if full else NOT_READ
+        if full:
+            self._memory = used_of(q.memory.read())
+            self._processes = q.processes()
+        processes, processes_absent = self._processes
+        return DeviceSample(
+            self._index,
+            mono_ns,
+            gpu_util_pct=util if isinstance(util, Absent) else within(util.gpu, MAX_PCT),
+            mem_util_pct=util if isinstance(util, Absent) else within(util.memory, MAX_PCT),
+            mem_used_bytes=self._memory,
+            power_w=scaled(within(q.power.read(), MAX_MILLIWATT), 1000),
+            temp_c=within(q.temperature.read(), MAX_TEMP_C) if full else NOT_READ,
+            sm_clock_mhz=within(q.sm_clock.read(), MAX_MHZ),
+            mem_clock_mhz=within(q.mem_clock.read(), MAX_MHZ),
+            clocks_event_reasons=q.reasons.read(),
+            gpm_window_ns=counters.window_ns,
+            **dict(zip(GPM_METRICS, counters.values, strict=True)),
+            processes=processes,
+            processes_absent=processes_absent,
+            nvml_ns=self._calls.spent_ns,
+        )
+
+    def _gone(self, absent: Absent, mono_ns: int) -> DeviceSample:
+        if absent.reason is Reason.DRIVER:
+            self.driver_gone_reads += 1
+            if self.driver_gone_reads >= GONE_AFTER_READS:
+                absent = Absent(Reason.LOST, absent.detail)
+        return blank_sample(self._index, mono_ns, absent, self._calls.spent_ns)
+
+
+class _Queries:
+    """What is asked of one GPU. PcieThroughput is not: it sleeps 20 ms in the driver for each direction."""
+
+    def __init__(self, calls: Calls, handle: Any, gate: GpmGate, clock: Clock) -> None:
+        n, h = calls.n, handle
+        self._gate = gate
+        self.gpm_reader = GpmReader(n, h, clock)
+        self._supported = Query(calls, lambda: n.nvmlGpmQueryDeviceSupport(h).isSupportedDevice)
+        self._gpm_known: bool | None = None
+        self._gpm = Query(calls, self.gpm_reader.read)
+        self.utilization = Query(calls, lambda: n.nvmlDeviceGetUtilizationRates(h))
+        self.memory = Query(calls, *memory_ways(n, h))
+        self.power = Query(calls, lambda: int(n.nvmlDeviceGetPowerUsage(h)))
+        self.temperature = Query(
+            calls,
+            lambda: int(n.nvmlDeviceGetTemperatureV(h, _SENSOR_GPU)),
+            lambda: int(n.nvmlDeviceGetTemperature(h, _SENSOR_GPU)),
+        )
+        self.sm_clock = Query(calls, lambda: int(n.nvmlDeviceGetClockInfo(h, CLOCK_SM)))
+        self.mem_clock = Query(calls, lambda: int(n.nvmlDeviceGetClockInfo(h, CLOCK_MEM)))
+        self.reasons = Query(
+            calls,
+            lambda: int(n.nvmlDeviceGetCurrentClocksEventReasons(h)),
+            lambda: int(n.nvmlDeviceGetCurrentClocksThrottleReasons(h)),
+        )
+        self._compute = Query(
+            calls,
+            lambda: twice(calls, n.nvmlDeviceGetComputeRunningProcesses_v3, h),
+            lambda: twice(calls, n.nvmlDeviceGetComputeRunningProcesses_v2, h),
+        )
+        self._graphics = Query(
+            calls,
+            lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v3, h),
+            lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v2, h),
+        )
+
+    def counters(self) -> GpmReading:
+        """GPM values since the last call, or why there are none."""
+        if self._gpm_known is None:
+            supported = self._supported.read()
+            if isinstance(supported, Absent):
+                return absent_reading(supported)
+            self._gpm_known = supported == 1
+        if not self._gpm_known:
+            return absent_reading(NOT_SUPPORTED)
+        if self.gpm_reader.too_soon():
+            return NOTHING_NEW
+        try:
+            # Waiting for the gate is not time inside NVML, so it is done outside the timed call.
+            with self._gate.hold():
+                reading = self._gpm.read()
+        except GpmBusyError:
+            return absent_reading(Absent(Reason.TIMEOUT, "a GPM call for another GPU has not returned"))
+        return absent_reading(reading) if isinstance(reading, Absent) else reading
+
+    def processes(self) -> tuple[tuple[DeviceProcess, ...], Absent | None]:
+        """Processes of both lists merged by pid, and why the list cannot be trusted to be complete."""
+        compute, graphics = self._compute.read(), self._graphics.read()
+        found: dict[int, DeviceProcess] = {}
+        for kind, entries in (("C", compute), ("G", graphics)):
+            for entry in () if isinstance(entries, Absent) else entries:
+                _merge(found, int(entry.pid), entry.usedGpuMemory, kind)
+        if isinstance(compute, Absent):
+            return tuple(found.values()), compute
+        # Cards without a display answer NOT_SUPPORTED to the graphics list: nothing is missing then.
+        missing = isinstance(graphics, Absent) and graphics.reason is not Reason.NOT_SUPPORTED
+        return tuple(found.values()), graphics if missing else None
+
+
+def _merge(found: dict[int, DeviceProcess], pid: int, used: int | None, kind: str) -> None:
+    """Add an entry unless it is junk; the same pid in both lists becomes one entry of kind "CG"."""
+    if pid in _JUNK_PIDS:
+        return
+    known = found.get(pid)
+    if known is None:
+        found[pid] = DeviceProcess(pid, NOT_SUPPORTED if used is None else int(used), kind)
+    elif kind not in known.kind:
+        memory = known.mem_used_bytes if used is None or not isinstance(known.mem_used_bytes, Absent) else int(used)
+        found[pid] = DeviceProcess(pid, memory, known.kind + kind)

@@ -1,0 +1,316 @@
+"""The processes of GPU jobs, read from /proc.
+
+Owns: which processes belong to a job, their counters, what is new and what is gone. Refuses: judging.
+
+A process is (pid, start time): a reused pid is another process. Reading goes through kept descriptors, so that it
+cannot slip to another process between two files either.
+
+Cost is bounded: the tree is looked up at most once a second or when it visibly changed, by the children files or by
+one pass over /proc, whichever is fewer reads; thread states are read for at most ``TASKS_PER_TICK`` threads a tick,
+``TASKS_PER_PROCESS`` of one process, GPU processes first. Beyond that ``running_threads`` counts the main thread
+only, or is a lower bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from gpuwatch.collect import roles
+from gpuwatch.collect.cgroup import CgroupReader, container_label, main_path
+from gpuwatch.collect.proc_files import KeptFiles, absent, read_all, read_small, reading
+from gpuwatch.collect.proc_parse import (
+    PidIo,
+    PidStat,
+    parse_cmdline,
+    parse_io,
+    parse_schedstat,
+    parse_stat,
+    parse_state,
+    parse_status,
+    printable,
+)
+from gpuwatch.collect.process_tree import ProcessTree
+from gpuwatch.collect.user_names import UserNames
+from gpuwatch.model import (
+    Absent,
+    ProcessInfo,
+    ProcessSample,
+    ProcessTick,
+    Reason,
+    Role,
+    Text,
+)
+
+TASKS_PER_TICK = 256
+"""At 7 µs a thread: under 2 ms a tick, however many threads the jobs have."""
+TASKS_PER_PROCESS = 64
+COMMAND_CHARS = 4096
+"""A command line may hold 2 MB; a fork server's holds its whole sys.path."""
+_KEPT = ("stat", "schedstat", "io", "wchan")
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Process:
+    """What is remembered of a process between ticks."""
+
+    __slots__ = ("cpu_ns", "info", "mono_ns", "names", "ppid", "reads", "start_ticks")
+
+    def __init__(self, start_ticks: int) -> None:
+        self.start_ticks = start_ticks
+        self.ppid = 0
+        self.names = roles.Names("", "", ())
+        self.info: ProcessInfo | None = None
+        self.reads = 0
+        self.cpu_ns = 0
+        self.mono_ns = 0
+
+
+class ProcessReader:
+    """Reads all processes of all GPU jobs, once per tick. Not thread-safe: one thread owns it."""
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._root = root
+        self._prefix = str(root)
+        self._files = KeptFiles()
+        self._tree = ProcessTree(root)
+        self._cgroups = CgroupReader(root)
+        self._users = UserNames()
+        self._known: dict[int, _Process] = {}
+
+    def close(self) -> None:
+        """Give back the kept descriptors."""
+        self._files.close()
+
+    def read(self, roots: dict[int, tuple[int, ...]], mono_ns: int) -> ProcessTick:
+        """One reading of the jobs of ``roots`` (GPU process → device indices) at ``mono_ns``.
+
+        Pids that /proc does not know are skipped: NVML may name processes of another PID namespace, or zero.
+        Raises nothing for what a process does; a file that cannot be read is an ``Absent`` in its field.
+        """
+        stats: dict[int, PidStat] = {}
+        for pid in roots:
+            self._stat(pid, stats)
+        present = {pid: roots[pid] for pid in stats}
+        jobs = self._tree.members(tuple(present), mono_ns)
+        for pid in jobs:
+            if pid not in stats:
+                self._stat(pid, stats)
+        jobs = {pid: root for pid, root in jobs.items() if pid in stats}
+        previous = set(self._known)
+        self._admit(jobs, stats)
+        infos = self._infos(jobs, stats, present)
+        samples = self._samples(jobs, stats, mono_ns)
+        gone = tuple(sorted(previous - set(self._known)))
+        if gone:
+            self._tree.changed()
+        self._cgroups.keep(frozenset(present))
+        cgroups = tuple(self._cgroups.read(pid, mono_ns) for pid in present)
+        return ProcessTick(mono_ns, samples, cgroups, infos, gone)
+
+    def _stat(self, pid: int, into: dict[int, PidStat]) -> None:
+        """The stat of one process, if it is there. A kept descriptor of a dead one is exchanged once."""
+        for _ in range(2):
+            try:
+                stat = parse_stat(self._files.read(pid, "stat", f"{self._prefix}/{pid}/stat"))
+            except ProcessLookupError:
+                self._files.drop(pid, _KEPT)
+                continue
+            except (OSError, ValueError):
+                self._files.drop(pid, _KEPT)
+                return
+            if stat.pid == pid:
+                into[pid] = stat
+            return
+
+    def _admit(self, jobs: dict[int, int], stats: dict[int, PidStat]) -> None:
+        """Keep ``_known`` to the members of the jobs; a changed start time is a new process."""
+        for pid in tuple(jobs):
+            process, stat = self._known.get(pid), stats[pid]
+            if process is None:
+                self._known[pid] = _Process(stat.start_ticks)
+            elif process.start_ticks != stat.start_ticks:
+                self._files.drop(pid, _KEPT[1:])
+                self._known[pid] = _Process(stat.start_ticks)
+                if pid != jobs[pid] and stat.ppid not in jobs:
+                    # The remembered tree knew another process by this pid; this one is nobody's child.
+                    del jobs[pid]
+        for pid in self._known.keys() - jobs.keys():
+            del self._known[pid]
+            self._files.drop(pid, _KEPT)
+
+    def _infos(
+        self, jobs: dict[int, int], stats: dict[int, PidStat], devices: dict[int, tuple[int, ...]]
+    ) -> tuple[ProcessInfo, ...]:
+        """Facts that are new or changed. A role can change when a sibling takes torch's name for a worker."""
+        named = {root for pid, root in jobs.items() if stats[pid].comm == roles.WORKER_COMM}
+        for pid in jobs:
+            self._refresh_names(pid, stats[pid])
+        changed: list[ProcessInfo] = []
+        for pid, root in jobs.items():
+            process, stat = self._known[pid], stats[pid]
+            role = self._role(pid, root, stat, root in named)
+            old = process.info
+            if (
+                old is not None
+                and process.reads > 2
+                and (
+                    (old.comm, old.ppid, old.root_pid, old.role, old.device_indices)
+                    == (stat.comm, stat.ppid, root, role, devices.get(pid, ()))
+                )
+            ):
+                continue
+            info = self._info(pid, root, stat, role, devices.get(pid, ()))
+            if info != old:
+                process.info = info
+                changed.append(info)
+        return tuple(changed)
+
+    def _refresh_names(self, pid: int, stat: PidStat) -> None:
+        """Read exe and command line at the first two sights and when the comm changes.
+
+        Between fork and exec a child still bears its parent's names, hence the second look.
+        """
+        process = self._known[pid]
+        process.reads += 1
+        process.ppid = stat.ppid
+        if process.reads > 2 and process.names.comm == stat.comm:
+            return
+        try:
+            exe = printable(os.fsencode(os.readlink(f"{self._prefix}/{pid}/exe")))  # noqa: PTH115 - hot path
+        except OSError:
+            exe = ""
+        argv = reading(f"{self._prefix}/{pid}/cmdline", parse_cmdline)
+        if stat.state != "Z" or not process.names.argv:
+            process.names = roles.Names(stat.comm, exe, () if isinstance(argv, Absent) else argv)
+
+    def _role(self, pid: int, root: int, stat: PidStat, named_workers: bool) -> Role:
+        if pid == root:
+            return Role.MAIN
+        if self._tree.is_launcher_of(pid, root):
+            return Role.PARENT
+        process = self._known[pid]
+        parent = self._known.get(stat.ppid)
+        return roles.child_role(process.names, parent.names if parent else roles.Names("", "", ()), named_workers)
+
+    def _info(self, pid: int, root: int, stat: PidStat, role: Role, devices: tuple[int, ...]) -> ProcessInfo:
+        names = self._known[pid].names
+        status = reading(f"{self._prefix}/{pid}/status", parse_status)
+        uid = -1 if isinstance(status, Absent) else status.uid
+        paths = self._cgroups.paths(pid)
+        command = " ".join(names.argv)[:COMMAND_CHARS] or f"[{stat.comm}]"
+        return ProcessInfo(
+            pid=pid,
+            start_ticks=stat.start_ticks,
+            ppid=stat.ppid,
+            root_pid=root,
+            role=role,
+            comm=stat.comm,
+            command=command,
+            user=self._users.name(uid) if uid >= 0 else "?",
+            uid=uid,
+            cgroup=paths if isinstance(paths, Absent) else main_path(paths),
+            container=paths if isinstance(paths, Absent) else container_label(paths),
+            device_indices=devices,
+            python=roles.looks_python(names) or (role is Role.MAIN and self._maps_libpython(pid)),
+        )
+
+    def _maps_libpython(self, pid: int) -> bool:
+        """A program that embeds Python. The maps of a torch process are 300 to 3000 lines: read for roots only."""
+        try:
+            return b"/libpython" in read_all(f"{self._prefix}/{pid}/maps")
+        except OSError:
+            return False
+
+    def _samples(self, jobs: dict[int, int], stats: dict[int, PidStat], mono_ns: int) -> tuple[ProcessSample, ...]:
+        budget = TASKS_PER_TICK
+        running: dict[int, int] = {}
+        for pid in sorted(jobs, key=lambda pid: pid != jobs[pid]):
+            running[pid], used = self._running_threads(pid, stats[pid], budget)
+            budget -= used
+        return tuple(self._sample(pid, stats[pid], running[pid], mono_ns) for pid in jobs)
+
+    def _running_threads(self, pid: int, stat: PidStat, budget: int) -> tuple[int, int]:
+        """(threads in state R, threads read)."""
+        alone = int(stat.state == "R")
+        if stat.num_threads < 2 or (budget < stat.num_threads and budget < TASKS_PER_PROCESS):
+            return alone, 0
+        folder = f"{self._prefix}/{pid}/task"
+        try:
+            tids = os.listdir(folder)[:TASKS_PER_PROCESS]  # noqa: PTH208 - hot path
+        except OSError:
+            return alone, 0
+        count = 0
+        for tid in tids:
+            with contextlib.suppress(OSError, ValueError):
+                count += parse_state(read_small(f"{folder}/{tid}/stat")) == "R"
+        return count, len(tids)
+
+    def _sample(self, pid: int, stat: PidStat, running_threads: int, mono_ns: int) -> ProcessSample:
+        process = self._known[pid]
+        utime_ns, stime_ns = stat.utime_ticks * _TICK_NS, stat.stime_ticks * _TICK_NS
+        cpu_ns = utime_ns + stime_ns
+        elapsed_ns = mono_ns - process.mono_ns
+        cpu_pct: float | Absent = Absent(Reason.NOT_READ)
+        if process.mono_ns and elapsed_ns > 0:
+            cpu_pct = max(0.0, 100.0 * (cpu_ns - process.cpu_ns) / elapsed_ns)
+        process.cpu_ns, process.mono_ns = cpu_ns, mono_ns
+        on_cpu_ns, run_wait_ns = self._sched(pid, stat)
+        io = self._io(pid)
+        return ProcessSample(
+            pid=pid,
+            start_ticks=stat.start_ticks,
+            mono_ns=mono_ns,
+            # The kernel reports the main thread's state for the whole process.
+            state=stat.state,
+            main_thread_state=stat.state,
+            cpu_pct=cpu_pct,
+            utime_ns=utime_ns,
+            stime_ns=stime_ns,
+            main_thread_cpu_ns=on_cpu_ns,
+            num_threads=stat.num_threads,
+            running_threads=running_threads,
+            rss_bytes=stat.rss_pages * _PAGE_BYTES,
+            run_wait_ns=run_wait_ns,
+            read_bytes=io if isinstance(io, Absent) else io.read_bytes,
+            write_bytes=io if isinstance(io, Absent) else io.write_bytes,
+            rchar=io if isinstance(io, Absent) else io.rchar,
+            syscr=io if isinstance(io, Absent) else io.syscr,
+            majflt=stat.majflt,
+            wchan=self._wchan(pid),
+        )
+
+    def _sched(self, pid: int, stat: PidStat) -> tuple[int | Absent, int | Absent]:
+        """(CPU time, run-queue wait) of the main thread in ns.
+
+        schedstat is exact; without it the thread's own stat has 10 ms ticks and no wait. A kernel without scheduler
+        information writes zeros, which is told by ticks that were counted elsewhere.
+        """
+        try:
+            on_cpu_ns, wait_ns = parse_schedstat(self._files.read(pid, "schedstat", f"{self._prefix}/{pid}/schedstat"))
+            if on_cpu_ns or stat.num_threads > 1 or not stat.utime_ticks:
+                return on_cpu_ns, wait_ns
+            error = Absent(Reason.NOT_SUPPORTED)
+        except (OSError, ValueError) as exc:
+            error = absent(exc, Reason.NOT_SUPPORTED)
+        thread = reading(f"{self._prefix}/{pid}/task/{pid}/stat", parse_stat)
+        if isinstance(thread, Absent):
+            return thread, error
+        return (thread.utime_ticks + thread.stime_ticks) * _TICK_NS, error
+
+    def _io(self, pid: int) -> PidIo | Absent:
+        """Absent(NO_PERMISSION) for other users' processes."""
+        try:
+            return parse_io(self._files.read(pid, "io", f"{self._prefix}/{pid}/io"))
+        except (OSError, ValueError) as error:
+            return absent(error, Reason.NOT_SUPPORTED)
+
+    def _wchan(self, pid: int) -> Text:
+        """The kernel writes "0" for a running thread and also when we may not know: neither is a function."""
+        try:
+            name = printable(self._files.read(pid, "wchan", f"{self._prefix}/{pid}/wchan").strip())
+        except OSError as error:
+            return absent(error, Reason.NOT_SUPPORTED)
+        return name if name not in ("", "0") else Absent(Reason.NOT_FOUND)

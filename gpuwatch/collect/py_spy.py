@@ -1,0 +1,244 @@
+"""One run of the py-spy program: command, output, and what its errors mean for a person.
+
+Owns: finding the executable, the child process, its JSON, error texts with the setting that would help.
+Refuses: when to sample and whom.
+
+``--nonblocking`` is the rule: py-spy then only reads the other process's memory (process_vm_readv) and never stops
+it, so killing py-spy cannot leave the job stopped. With ``--native`` it has to attach with ptrace; killed between
+its SIGSTOP and the detach it can leave the job stopped, so that is for single samples that a person asks for.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from gpuwatch.collect import roles
+from gpuwatch.collect.proc_files import read_all, reading
+from gpuwatch.collect.proc_parse import parse_cmdline, parse_stat, parse_status, printable
+from gpuwatch.model import Absent, Frame, ThreadStack
+
+TIMEOUT_S = 2.0
+NATIVE_TIMEOUT_S = 10.0
+"""The first native dump reads the unwind tables of libtorch: seconds, not milliseconds."""
+_POLL_S = 0.05
+_CAP_SYS_PTRACE = 1 << 19
+
+
+class Failure(enum.Enum):
+    """What kind of failure, for the sampler: go on, or leave that process alone."""
+
+    MISSING = "missing"
+    """py-spy is not installed."""
+    PERMISSION = "permission"
+    GONE = "gone"
+    NOT_PYTHON = "not python"
+    VERSION = "version"
+    TIMEOUT = "timeout"
+    OUTPUT = "output"
+    """py-spy succeeded and wrote something else than its JSON."""
+    TORN = "torn"
+    """Memory changed while it was read: try again."""
+    STOPPED = "stopped"
+    """We were told to stop, or the process is stopped and must stay so."""
+
+
+class Dump(NamedTuple):
+    """Threads, or a failure with one line for a person."""
+
+    threads: tuple[ThreadStack, ...] = ()
+    failure: Failure | None = None
+    error: str = ""
+
+
+class _Frame(Struct):
+    name: str
+    filename: str = ""
+    line: int = 0
+    module: str | None = None
+
+
+class _Thread(Struct):
+    pid: int = 0
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+    active: bool = False
+    owns_gil: bool = False
+    frames: tuple[_Frame, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(tuple[_Thread, ...])
+
+
+def find_py_spy() -> Path | None:
+    """Beside our own interpreter, then by the installed package's record, then on PATH."""
+    beside = Path(sys.executable).parent / "py-spy"
+    if os.access(beside, os.X_OK):
+        return beside
+    if found := shutil.which("py-spy"):
+        return Path(found)
+    # Only here: it loads the email package.
+    import importlib.metadata
+
+    try:
+        files = importlib.metadata.files("py-spy") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    scripts = (Path(str(file.locate())) for file in files if file.name == "py-spy")
+    return next((script.resolve() for script in scripts if os.access(script, os.X_OK)), None)
+
+
+def parse_dump(output: bytes) -> tuple[ThreadStack, ...]:
+    """py-spy's JSON. Raises ValueError (msgspec's are) when it is something else."""
+    return tuple(
+        ThreadStack(
+            os_tid=thread.os_thread_id or 0,
+            name=thread.thread_name or _name_of_main(thread),
+            active=thread.active,
+            owns_gil=thread.owns_gil,
+            frames=tuple(
+                # A native frame has no file but the library it lies in.
+                Frame(frame.name, frame.filename or (frame.module or "").rsplit("/", 1)[-1], max(0, frame.line))
+                for frame in thread.frames
+            ),
+        )
+        for thread in _decoder.decode(output)
+    )
+
+
+def _name_of_main(thread: _Thread) -> str:
+    """Names live in the threading module: a program that never imported it has a main thread without one."""
+    return "MainThread" if thread.pid and thread.os_thread_id == thread.pid else ""
+
+
+class PySpy:
+    """Starts py-spy. Thread-safe: it keeps nothing between dumps."""
+
+    def __init__(self, executable: Path | None = None, root: Path = Path("/proc")) -> None:
+        self._executable = executable or find_py_spy()
+        self._root = root
+
+    def is_python(self, pid: int) -> bool | None:
+        """Whether the process runs CPython, by name or by a mapped libpython; None when there is no such process."""
+        folder = self._root / str(pid)
+        stat = reading(folder / "stat", parse_stat)
+        if isinstance(stat, Absent):
+            return None
+        try:
+            exe = printable(os.fsencode(os.readlink(folder / "exe")))  # noqa: PTH115 - bytes, not a path
+        except OSError:
+            exe = ""
+        argv = reading(folder / "cmdline", parse_cmdline)
+        if roles.looks_python(roles.Names(stat.comm, exe, () if isinstance(argv, Absent) else argv)):
+            return True
+        try:
+            return b"/libpython" in read_all(folder / "maps")
+        except OSError:
+            return False
+
+    def dump(self, pid: int, native: bool, stop: threading.Event | None = None) -> Dump:
+        """One dump of all threads. Never raises; ``stop`` kills a child that is under way."""
+        if self._executable is None:
+            return Dump((), Failure.MISSING, "py-spy is not installed beside gpuwatch: pip install py-spy")
+        if native and self._state(pid) in ("T", "t"):
+            return Dump((), Failure.STOPPED, f"pid {pid} is stopped: a native stack would have to resume it")
+        mode = "--native" if native else "--nonblocking"
+        command = [str(self._executable), "dump", "--json", mode, "--pid", str(pid)]
+        try:
+            code, output, errors = _run(command, NATIVE_TIMEOUT_S if native else TIMEOUT_S, stop)
+        except OSError as error:
+            return Dump((), Failure.MISSING, f"{self._executable} cannot be started: {error.strerror}")
+        if code is None:
+            if native and self._state(pid) == "T":
+                os.kill(pid, signal.SIGCONT)
+            if stop is not None and stop.is_set():
+                return Dump((), Failure.STOPPED, "stopped")
+            return Dump((), Failure.TIMEOUT, f"py-spy did not finish within {TIMEOUT_S:g} s: machine overloaded?")
+        if code != 0:
+            return self._failed(pid, errors)
+        try:
+            threads = parse_dump(output)
+        except ValueError as error:
+            return Dump((), Failure.OUTPUT, f"py-spy's output was not understood: {error}")
+        return Dump(threads) if threads else Dump((), Failure.TORN, "py-spy found no thread")
+
+    def _state(self, pid: int) -> str:
+        stat = reading(self._root / str(pid) / "stat", parse_stat)
+        return "?" if isinstance(stat, Absent) else stat.state
+
+    def _failed(self, pid: int, errors: bytes) -> Dump:
+        """Name the failure behind py-spy's message."""
+        text = printable(b"; ".join(line.strip() for line in errors.splitlines()[:6] if line.strip()))
+        lower = text.lower()
+        if "permission denied" in lower or "not permitted" in lower:
+            return Dump((), Failure.PERMISSION, f"permission denied ({self._permission_advice(pid)}")
+        if self._state(pid) in ("?", "Z", "X"):
+            return Dump((), Failure.GONE, f"process {pid} has ended")
+        if "unsupported version of python" in lower:
+            detail = text.removeprefix("Error: ")
+            return Dump((), Failure.VERSION, f"{detail}: this py-spy does not know it, a newer one may")
+        if "failed to find python version" in lower or "executable name" in lower:
+            return Dump((), Failure.NOT_PYTHON, f"process {pid} is not a Python process")
+        return Dump((), Failure.TORN, f"py-spy: {text.removeprefix('Error: ')[:200] or 'failed without a word'}")
+
+    def _permission_advice(self, pid: int) -> str:
+        """Which of the four locks it is, and its key. Ends the bracket that the caller opened."""
+        scope = reading(self._root / "sys/kernel/yama/ptrace_scope", int)
+        scope_text = "no ptrace_scope here" if isinstance(scope, Absent) else f"ptrace_scope={scope}"
+        ours, theirs = os.geteuid(), reading(self._root / str(pid) / "status", parse_status)
+        if scope == 3:
+            return f"{scope_text}): the kernel forbids it to everybody until a reboot with a lower value"
+        if self._may_ptrace():
+            return f"{scope_text}): we have CAP_SYS_PTRACE, so a container's or security module's filter forbids it"
+        if ours == 0:
+            return f"{scope_text}, root without CAP_SYS_PTRACE): start the container with --cap-add=SYS_PTRACE"
+        if not isinstance(theirs, Absent) and theirs.uid != ours:
+            return f"{scope_text}, process of uid {theirs.uid}, we are uid {ours}): run as that user or as root"
+        if scope in (1, 2):
+            key = "sysctl kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE" if scope == 1 else "run as root"
+            return f"{scope_text}, not root): {key}"
+        return f"{scope_text}, not root): the job is not dumpable or in another user namespace; run as root"
+
+    def _may_ptrace(self) -> bool:
+        try:
+            lines = read_all(self._root / "self" / "status").splitlines()
+            effective = next(int(line.split()[1], 16) for line in lines if line.startswith(b"CapEff:"))
+        except (OSError, ValueError, StopIteration):
+            return False
+        return bool(effective & _CAP_SYS_PTRACE)
+
+
+def _run(command: list[str], timeout_s: float, stop: threading.Event | None) -> tuple[int | None, bytes, bytes]:
+    """(exit code or None when it had to be killed, stdout, stderr). Raises OSError when it cannot be started."""
+    deadline = time.monotonic() + timeout_s
+    # Backtraces would bury the message; an own process group keeps a terminal's Ctrl-C to us.
+    environment = {"PATH": os.defpath, "RUST_BACKTRACE": "0"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        process_group=0,
+    ) as child:
+        while True:
+            try:
+                output, errors = child.communicate(timeout=_POLL_S)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline and not (stop is not None and stop.is_set()):
+                    continue
+                child.kill()
+                child.communicate()
+                return None, b"", b""
+            return child.returncode, output, errors

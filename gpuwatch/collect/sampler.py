@@ -1,0 +1,183 @@
+"""One thread per GPU that reads it on monotonic deadlines.
+
+Owns: when to read, at which depth, and how long the read under way has been going on. Refuses: NVML, what becomes of
+the samples. One thread per GPU because a driver call can hang for 45 s or for ever, and must then hold up no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from gpuwatch.collect.nvml_fields import blank_sample
+from gpuwatch.model import Absent, DeviceSample, Reason
+
+MIN_PERIOD_S: Final = 0.1
+MAX_PERIOD_S: Final = 5.0
+FULL_PERIOD_NS: Final = 1_000_000_000
+"""A burst asks for everything only this often; in between GPM, clocks, their reasons and power."""
+
+_log = logging.getLogger(__name__)
+
+
+class Deadline:
+    """Times at which something is due: a fixed grid, so that a late run does not delay the ones after it."""
+
+    def __init__(self, period_ns: int, now_ns: int) -> None:
+        self.period_ns = period_ns
+        self.due_ns = now_ns
+        """The first is due at once."""
+        self.overruns = 0
+        """Deadlines that passed while something else went on. They are skipped, never made up for."""
+
+    def wait_ns(self, now_ns: int) -> int:
+        """Time left, 0 when it is due."""
+        return max(0, self.due_ns - now_ns)
+
+    def advance(self, now_ns: int) -> None:
+        """The due run is done at ``now_ns``: go to the next point of the grid that is still ahead."""
+        late_ns = now_ns - self.due_ns
+        missed = max(0, late_ns) // self.period_ns
+        self.overruns += missed
+        self.due_ns += (missed + 1) * self.period_ns
+
+    def postpone(self, until_ns: int) -> None:
+        """Move the grid so that the next run is not before ``until_ns``."""
+        self.due_ns = max(self.due_ns, until_ns)
+
+    def set_period(self, period_ns: int, now_ns: int) -> None:
+        """Another rate from now on; a shorter one shows at once, not after the old period."""
+        self.period_ns = period_ns
+        self.due_ns = min(self.due_ns, now_ns + period_ns)
+
+
+class Reader(Protocol):
+    """What reads one GPU: ``nvml.DeviceReader``."""
+
+    @property
+    def gpm_ready_ns(self) -> int:
+        """Earliest time at which another read yields GPM values."""
+
+    @property
+    def opened(self) -> bool:
+        """The GPU could be opened, now or before."""
+
+    @property
+    def driver_gone_reads(self) -> int:
+        """Consecutive readings in which the driver was gone."""
+
+    def read(self, mono_ns: int, gpm: bool = True, full: bool = True) -> DeviceSample:
+        """One sample; blocks as long as the driver does."""
+
+
+class DeviceSampler(threading.Thread):
+    """Reads one GPU every ``period_s`` and hands each sample to ``emit``."""
+
+    def __init__(
+        self,
+        index: int,
+        reader: Reader,
+        emit: Callable[[DeviceSample], None],
+        period_s: float = 1.0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        super().__init__(name=f"gpu{index}", daemon=True)
+        self.index = index
+        self.reader = reader
+        self._emit = emit
+        self._clock = clock
+        self._wake = threading.Event()
+        self._ended = False
+        self._lock = threading.Lock()
+        self._deadline = Deadline(_period_ns(period_s), clock())
+        self._full_ns: int | None = None
+        self._began_ns: int | None = None
+        self._progress_ns = 0
+        self._failed = False
+
+    @property
+    def period_s(self) -> float:
+        """Seconds between readings."""
+        return self._deadline.period_ns / 1e9
+
+    @property
+    def overruns(self) -> int:
+        """Readings left out because one before took too long."""
+        return self._deadline.overruns
+
+    @property
+    def progress_ns(self) -> int:
+        """When the last reading was completed; 0 before the first."""
+        return self._progress_ns
+
+    @property
+    def stuck_since_ns(self) -> int | None:
+        """When the reading that has not returned began; None between readings."""
+        return self._began_ns
+
+    def set_period(self, period_s: float) -> None:
+        """Another rate, from 0.1 to 5 s, from any thread and at once."""
+        with self._lock:
+            self._deadline.set_period(_period_ns(period_s), self._clock())
+        self._wake.set()
+
+    def end(self) -> None:
+        """Read no more and emit no more; the thread ends when its driver call returns."""
+        self._ended = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Thread body."""
+        while not self._ended:
+            wait_ns = self.step()
+            if wait_ns and self._wake.wait(wait_ns / 1e9):
+                self._wake.clear()
+
+    def step(self) -> int:
+        """Read if it is due. Returns the nanoseconds until there is something to do."""
+        with self._lock:
+            # Two GPM samples must be 100 ms apart: at 10 Hz it is the counters that set the pace.
+            if self._deadline.period_ns < FULL_PERIOD_NS:
+                self._deadline.postpone(self.reader.gpm_ready_ns)
+            now_ns = self._clock()
+            wait_ns = self._deadline.wait_ns(now_ns)
+        if wait_ns:
+            return wait_ns
+        sample = self._read(now_ns)
+        if self._ended:
+            return 0
+        self._emit(sample)
+        with self._lock:
+            self._deadline.advance(self._clock())
+            return self._deadline.wait_ns(self._clock())
+
+    def _read(self, now_ns: int) -> DeviceSample:
+        full = self._full_due(now_ns)
+        self._began_ns = now_ns
+        try:
+            sample = self.reader.read(now_ns, full=full)
+        except Exception as exc:
+            # The reader guards every call itself; a bug in it must show as a reason, not as a silent GPU.
+            if not self._failed:
+                _log.exception("reading GPU %d failed", self.index)
+            self._failed = True
+            return blank_sample(self.index, now_ns, Absent(Reason.ERROR, f"{type(exc).__name__}: {exc}"[:200]))
+        finally:
+            self._began_ns = None
+            self._progress_ns = self._clock()
+        if full:
+            self._full_ns = now_ns
+        return sample
+
+    def _full_due(self, now_ns: int) -> bool:
+        """Half a period early counts: a full reading that comes a little late must not make the next one cheap."""
+        if self._full_ns is None:
+            return True
+        return now_ns - self._full_ns + self._deadline.period_ns // 2 >= FULL_PERIOD_NS
+
+
+def _period_ns(period_s: float) -> int:
+    return int(min(max(period_s, MIN_PERIOD_S), MAX_PERIOD_S) * 1e9)

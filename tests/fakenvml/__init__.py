@@ -1,0 +1,1 @@
+"""A fake NVML library for tests: see fake_nvml.c for the scenario format."""

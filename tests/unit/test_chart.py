@@ -1,0 +1,81 @@
+"""Charts must show what was measured: no invented points, no hidden ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwatch.tui.chart import area_and_line, bar, bucket_ns, resample, shares_in_cells, stacked
+from gpuwatch.tui.text import ASCII, plain, row_width
+
+S = 1_000_000_000
+
+
+def test_a_gap_in_the_samples_is_a_gap_in_the_chart() -> None:
+    points = [(1 * S, 10.0), (2 * S, 20.0), (8 * S, 80.0)]
+    assert resample(points, 8 * S, S, 8, hold_ns=2 * S) == [10.0, 20.0, 20.0, 20.0, None, None, None, 80.0]
+
+
+def test_samples_of_one_bucket_are_averaged() -> None:
+    assert resample([(0, 10.0), (1 * S, 30.0), (2 * S, 50.0)], 2 * S, 2 * S, 2, hold_ns=S) == [20.0, 50.0]
+
+
+def test_a_value_from_before_the_window_is_held_into_it() -> None:
+    assert resample([(9 * S, 40.0)], 11 * S, S, 2, hold_ns=2 * S) == [40.0, 40.0]
+
+
+def test_nothing_measured_draws_nothing() -> None:
+    assert resample([], 100 * S, S, 4, hold_ns=S) == [None] * 4
+    assert plain(area_and_line([None] * 4, [None] * 4, 2)) == "\n"
+
+
+def test_buckets_stay_put_between_two_ticks_of_one_bucket() -> None:
+    points = [(t * S, float(t)) for t in range(80)]
+    first = resample(points, 80 * S, 4 * S, 10, hold_ns=S)
+    second = resample([*points, (81 * S, 81.0)], 81 * S, 4 * S, 10, hold_ns=S)
+    assert first[:-1] == second[:-1]
+
+
+def test_a_dot_column_is_never_shorter_than_half_a_period() -> None:
+    assert bucket_ns(60, 1000, period_s=1.0) == S // 2
+    assert bucket_ns(600, 150, period_s=1.0) == 4 * S
+
+
+def test_area_is_filled_from_the_floor_and_the_line_is_above_it() -> None:
+    rows = area_and_line([50.0] * 4, [100.0] * 4, 2)
+    assert plain(rows) == "⠉⠉\n⣿⣿"
+    assert [row[0][1] for row in rows] == ["busy", "sm"]
+
+
+def test_a_small_value_is_visible_and_zero_is_not() -> None:
+    assert plain(area_and_line([0.1, 0.1, 0.0, 0.0], [None] * 4, 1)) == "⣀"
+
+
+def test_one_style_for_a_run_of_cells() -> None:
+    (row,) = area_and_line([100.0] * 40, [100.0] * 40, 1)
+    assert len(row) == 1
+
+
+def test_ascii_chart_is_ascii() -> None:
+    text = plain(area_and_line([50.0] * 8, [100.0] * 8, 2, glyphs=ASCII))
+    assert text.isascii()
+    assert text == "----\n####"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "    "), (0.01, "▏   "), (50.0, "██  "), (99.99, "████"), (100.0, "████"), (130.0, "████")],
+)
+def test_bar_shows_more_than_nothing_and_never_overflows(value: float, text: str) -> None:
+    assert bar(value, 4) == text
+
+
+@pytest.mark.parametrize("cells", [1, 7, 78, 100])
+def test_shares_fill_the_bar_exactly(cells: int) -> None:
+    shares = [0.762, 0.119, 0.079, 0.037, 0.003]
+    assert sum(shares_in_cells(shares, cells)) == cells
+    assert row_width(stacked([(share, "x", "text") for share in shares], cells)) == cells
+
+
+def test_no_shares_make_no_bar() -> None:
+    assert shares_in_cells([], 10) == []
+    assert shares_in_cells([0.0, 0.0], 10) == [0, 0]

@@ -1,0 +1,448 @@
+"""The child process of a probe: who keeps it out, what ends it, what its answer is worth. The probe is a script."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.config import ProbesConfig
+from gpuwatch.daemon import probe_process, probing
+from gpuwatch.daemon.probe_process import Launch, ProbeProcess
+from gpuwatch.daemon.probing import Runner, Schedule
+from gpuwatch.errors import UsageError
+from gpuwatch.model import Absent, Device, DeviceProcess, DeviceSample, Int, ProbeResult, ProbeStatus, Reason
+from gpuwatch.verdict import probe_run
+
+GPU = Device(index=1, uuid="GPU-11", name="NVIDIA H200", pci_bus_id="0000:61:00.0")
+ANSWER = (
+    '{"probe":"matmul","status":"ok","device":"cuda:0","device_uuid":"GPU-11","values":[{"name":"bf16_8192_sustained",'
+    '"unit":"TFLOP/s","median":1.0,"p20":0.9,"p80":1.1,"n":30,"higher_is_better":true}],"settings":{"torch":"2.0"}}'
+)
+SAY_ANSWER = f"print({ANSWER!r})"
+WAIT = "import sys,time; print('ready', file=sys.stderr, flush=True); time.sleep(60)"
+
+
+class Bench:
+    """A runner whose probe is the script in ``FAKE_PROBE``."""
+
+    def __init__(self, tmp_path: Path, runner_of: Callable[[dict[str, str]], Runner]) -> None:
+        self.tmp_path = tmp_path
+        self._runner_of = runner_of
+        self.results: queue.SimpleQueue[ProbeResult] = queue.SimpleQueue()
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.runner: Runner | None = None
+
+    def start(
+        self, script: str, sample: DeviceSample | None = None, force: bool = False, device: Device | None = GPU
+    ) -> str:
+        self.runner = self._runner_of({**os.environ, "FAKE_PROBE": script})
+        reading = reading_of() if sample is None else sample
+        return self.again(reading, force, device)
+
+    def again(self, sample: DeviceSample | None, force: bool = False, device: Device | None = GPU) -> str:
+        assert self.runner is not None
+        refusal = self.runner.begin(
+            "matmul", device, sample, self.results.put, force=force, progress=self.lines.put, seconds=0.5
+        )
+        return refusal.message if refusal else ""
+
+    def result(self) -> ProbeResult:
+        return self.results.get(timeout=20)
+
+    def child_pid(self) -> int:
+        assert self.runner is not None
+        return self.runner.running()[0].pid
+
+    def stop(self) -> None:
+        if self.runner is not None:
+            self.runner.stop()
+
+
+def reading_of(
+    *pids: int, kind: str = "C", mem: Int = 0, util: Int = 0, absent: Absent | None = None, index: int = 1
+) -> DeviceSample:
+    processes = tuple(DeviceProcess(pid, 1024, kind) for pid in pids)
+    return DeviceSample(index, 1, gpu_util_pct=util, mem_used_bytes=mem, processes=processes, processes_absent=absent)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "gpuwatch_probes"
+    folder.mkdir()
+    (folder / "__main__.py").write_text("import os\nexec(os.environ['FAKE_PROBE'])\n")
+    (folder / "command.py").write_text("")
+    return folder
+
+
+@pytest.fixture
+def bench(tmp_path: Path, folder: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, lambda env: Runner(folder=folder, locks=tmp_path, env=env))
+    yield bench
+    bench.stop()
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    script = "import time; print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+def gone(pid: int) -> bool:
+    """Wait until the process is not there any more, or only as a zombie that nobody has collected."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except OSError:
+            return True
+        os.sched_yield()
+    return False
+
+
+# --------------------------------------------------------------------------- a good run
+
+
+def test_the_result_carries_our_index_and_name_of_the_gpu(bench: Bench) -> None:
+    assert bench.start(SAY_ANSWER) == ""
+    result = bench.result()
+    assert (result.status, result.device, result.device_uuid) == (ProbeStatus.OK, "cuda:1", "GPU-11")
+    assert result.device_name == "NVIDIA H200"
+    assert result.values[0].median == 1.0
+    assert not result.contaminated
+    assert result.started_wall_ns > 0
+    assert result.duration_s > 0
+
+
+def test_the_child_sees_one_gpu_by_uuid_and_no_working_directory_of_ours(bench: Bench) -> None:
+    script = "import os,sys; print(os.environ['CUDA_VISIBLE_DEVICES'], os.getcwd(), sys.argv[1:], file=sys.stderr)"
+    assert bench.start(script) == ""
+    assert bench.lines.get(timeout=20) == "GPU-11 / ['matmul', '--json', '--device', 'cuda', '--seconds', '0.5']"
+    bench.result()
+
+
+def test_a_cpu_run_hides_the_gpus_and_needs_no_reading(bench: Bench) -> None:
+    script = "import os,sys; print(repr(os.environ['CUDA_VISIBLE_DEVICES']), sys.argv[4], file=sys.stderr)"
+    bench.runner = Runner(folder=bench.tmp_path / "gpuwatch_probes", locks=bench.tmp_path, env={"FAKE_PROBE": script})
+    assert bench.again(None, device=None) == ""
+    assert bench.lines.get(timeout=20) == "'' cpu"
+    assert bench.result().device == "cpu"
+
+
+def test_done_is_called_once_and_the_gpu_is_free_again(bench: Bench) -> None:
+    assert bench.start(SAY_ANSWER) == ""
+    bench.result()
+    assert bench.runner is not None
+    assert bench.runner.wait(20)
+    assert bench.again(reading_of()) == ""
+    bench.result()
+    assert bench.results.empty()
+
+
+# --------------------------------------------------------------------------- refusals
+
+
+def test_a_gpu_with_somebodys_job_is_refused_by_name(bench: Bench, stranger: int) -> None:
+    message = bench.start(SAY_ANSWER, reading_of(stranger))
+    assert message.startswith(f"GPU 1 is in use by pid {stranger} (")
+    assert "(python" in message
+    assert " -c import time; " in message
+    assert bench.results.empty()
+
+
+def test_a_refusal_says_busy_so_that_scripts_try_later(bench: Bench, stranger: int) -> None:
+    bench.start(SAY_ANSWER)
+    bench.result()
+    assert bench.runner is not None
+    assert bench.runner.wait(20)
+    refusal = bench.runner.begin("matmul", GPU, reading_of(stranger), bench.results.put)
+    assert refusal is not None
+    assert (refusal.status, refusal.device) == (ProbeStatus.BUSY, "cuda:1")
+
+
+def test_force_runs_beside_others_and_marks_the_result(bench: Bench, stranger: int) -> None:
+    assert bench.start(SAY_ANSWER, reading_of(stranger), force=True) == ""
+    result = bench.result()
+    assert (result.status, result.contaminated) == (ProbeStatus.OK, True)
+
+
+def test_no_reading_is_not_taken_for_a_free_gpu(bench: Bench) -> None:
+    bench.runner = Runner(folder=bench.tmp_path / "gpuwatch_probes", locks=bench.tmp_path)
+    assert "no reading of GPU 1 yet" in bench.again(None)
+
+
+def test_one_probe_at_a_time_on_a_gpu(bench: Bench) -> None:
+    assert bench.start(WAIT) == ""
+    assert bench.again(reading_of()) == "probe matmul is running on GPU 1: wait until it ends"
+
+
+def test_a_probe_of_another_program_holds_the_gpu(bench: Bench, tmp_path: Path, folder: Path) -> None:
+    held = probing.lock_gpu(GPU.uuid, tmp_path)
+    assert bench.start(SAY_ANSWER) == "another probe is running on GPU 1: wait until it ends"
+    os.close(held)
+    assert bench.again(reading_of()) == ""
+    bench.result()
+
+
+def test_the_child_keeps_the_lock_when_its_parent_dies(bench: Bench, tmp_path: Path) -> None:
+    assert bench.start(WAIT) == ""
+    assert bench.lines.get(timeout=20) == "ready"
+    pid = bench.child_pid()
+    inherited = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    assert str(tmp_path / "gpuwatch-probe-GPU-11.lock") in inherited
+    assert probing.lock_gpu(GPU.uuid, tmp_path) == -1
+
+
+def test_a_lock_that_cannot_be_made_is_named(bench: Bench, tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "gpuwatch-probe-GPU-11.lock").symlink_to("/etc/hostname")
+    message = bench.start(SAY_ANSWER)
+    assert message.startswith("cannot lock GPU 1: ")
+    assert "gpuwatch-probe-GPU-11.lock" in message
+
+
+def test_a_missing_python_is_named_with_the_setting(tmp_path: Path, folder: Path) -> None:
+    runner = Runner("/nowhere/python", folder=folder, locks=tmp_path)
+    message = runner.start("matmul", GPU, reading_of(), lambda _result: None)
+    assert message == "no Python at '/nowhere/python': set probes.python to one that has torch"
+
+
+def test_an_unknown_probe_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no probe 'matmull'; did you mean matmul"):
+        Runner(locks=tmp_path).start("matmull", GPU, reading_of(), lambda _result: None)
+    with pytest.raises(UsageError, match="there are: matmul, conv, dataloader"):
+        probe_run.find_probe("zzz")
+
+
+# --------------------------------------------------------------------------- endings
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("print('hello')", "exit code 0 and no result"),
+        (
+            "import sys; print('x: no kernel image\\n', file=sys.stderr); sys.exit(1)",
+            "exit code 1 and no result: x: no kernel",
+        ),
+        ("import os; os.kill(os.getpid(), 11)", "signal 11"),
+        (f"print({ANSWER!r} * 2)", "no result"),
+        (SAY_ANSWER + "; import sys; sys.exit(1)", "says ok and ended with exit code 1"),
+        (SAY_ANSWER.replace('"matmul"', '"conv"'), "another probe: 'conv'"),
+        (SAY_ANSWER.replace('"ok"', '"fine"'), "no result"),
+        (SAY_ANSWER.replace("GPU-11", "GPU-22"), "measured GPU-22 instead of GPU-11"),
+        ("print('x' * 2_000_000)", "more than 1048576 bytes"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_failure_with_a_reason(bench: Bench, script: str, says: str) -> None:
+    assert bench.start(script) == ""
+    result = bench.result()
+    assert result.status is ProbeStatus.FAILED
+    assert says in result.message
+    assert "\n" not in result.message
+    assert result.values == ()
+
+
+def test_an_invalid_result_keeps_its_status(bench: Bench) -> None:
+    assert bench.start(SAY_ANSWER.replace('"ok"', '"invalid"') + "; import sys; sys.exit(1)") == ""
+    assert bench.result().status is ProbeStatus.INVALID
+
+
+def test_a_hung_probe_is_killed_with_its_workers(tmp_path: Path) -> None:
+    results: queue.SimpleQueue[ProbeResult] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    script = (
+        "import os,signal,sys,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pid = os.fork()\n"
+        "if pid: print(pid, file=sys.stderr, flush=True)\n"
+        "time.sleep(60)"
+    )
+    launch = Launch("matmul", (sys.executable, "-c", script), dict(os.environ), timeout_s=0.5, lock_fd=-1)
+    process = ProbeProcess(launch, results.put, lines.put)
+    process.start()
+    result = results.get(timeout=20)
+    worker = int(lines.get(timeout=20))
+    assert result.message == f"no result within 0.5 s, killed; it last said: {worker}"
+    assert result.status is ProbeStatus.FAILED
+    assert gone(worker)
+    assert gone(process.pid)
+
+
+def test_workers_that_outlive_the_probe_are_ended(bench: Bench) -> None:
+    script = (
+        "import os,sys,time\npid = os.fork()\n"
+        "if not pid:\n    time.sleep(60)\n"
+        f"print(pid, file=sys.stderr, flush=True)\n{SAY_ANSWER}"
+    )
+    assert bench.start(script) == ""
+    assert bench.result().status is ProbeStatus.OK
+    assert gone(int(bench.lines.get(timeout=20)))
+
+
+def test_somebodys_job_ends_the_probe(bench: Bench, stranger: int) -> None:
+    assert bench.start(WAIT) == ""
+    assert bench.lines.get(timeout=20) == "ready"
+    pid = bench.child_pid()
+    assert bench.runner is not None
+    bench.runner.check(reading_of(pid, stranger, index=0))
+    bench.runner.check(reading_of(pid))
+    assert bench.results.empty()
+    bench.runner.check(reading_of(pid, stranger))
+    result = bench.result()
+    assert (result.status, result.contaminated) == (ProbeStatus.BUSY, True)
+    assert result.message.startswith(f"stopped: pid {stranger} (")
+    assert gone(pid)
+
+
+def test_a_probe_that_ignores_the_request_to_end_is_killed(bench: Bench, stranger: int) -> None:
+    assert bench.start("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT) == ""
+    assert bench.lines.get(timeout=20) == "ready"
+    pid = bench.child_pid()
+    assert bench.runner is not None
+    bench.runner.check(reading_of(stranger))
+    assert bench.result().status is ProbeStatus.BUSY
+    assert gone(pid)
+
+
+def test_our_own_workers_on_the_gpu_are_not_strangers(bench: Bench) -> None:
+    script = "import os,sys,time\npid = os.fork()\nif pid: print(pid, file=sys.stderr, flush=True)\ntime.sleep(60)"
+    assert bench.start(script) == ""
+    worker = int(bench.lines.get(timeout=20))
+    assert bench.runner is not None
+    bench.runner.check(reading_of(bench.child_pid(), worker))
+    assert bench.runner.running()
+    bench.runner.stop()
+    assert bench.result().message == "stopped on request"
+    assert gone(worker)
+
+
+def test_stop_leaves_nothing_behind(bench: Bench) -> None:
+    assert bench.start(WAIT) == ""
+    pid = bench.child_pid()
+    bench.stop()
+    assert bench.result().status is ProbeStatus.FAILED
+    assert gone(pid)
+    assert bench.runner is not None
+    assert bench.runner.running() == []
+
+
+# --------------------------------------------------------------------------- rules
+
+
+def test_the_busy_rule_sees_tenants_that_nvml_does_not_list() -> None:
+    def reason(sample: DeviceSample, own: bool = False) -> str:
+        return probe_run.busy_reason(sample, lambda pid: f"pid {pid}", own)
+
+    assert reason(reading_of()) == ""
+    assert reason(reading_of(5, 6)) == "GPU 1 is in use by pid 5 and 1 more: wait until it ends"
+    assert reason(reading_of(5, kind="G", mem=3 << 30, util=7)) == ""
+    assert "holds 3.0 GiB" in reason(reading_of(mem=3 << 30))
+    assert "is 40 % busy" in reason(reading_of(util=40))
+    assert reason(reading_of(util=40), own=True) == ""
+    assert reason(reading_of(util=2, mem=Absent(Reason.NOT_SUPPORTED))) == ""
+    assert "cannot be read (lost)" in reason(reading_of(absent=Absent(Reason.LOST)))
+    assert "cannot be read (not_read)" in reason(DeviceSample(1, 1))
+    assert reason(reading_of(absent=Absent(Reason.NO_PERMISSION))) == ""
+    assert "no_permission" in probe_run.blind_note(reading_of(absent=Absent(Reason.NO_PERMISSION)))
+
+
+def test_a_container_that_lists_host_pids_does_not_end_its_own_probe() -> None:
+    assert probe_run.intruder([900_001], own=set(), invisible={900_001}) is None
+    assert probe_run.intruder([900_001, 900_002], own=set(), invisible={900_001, 900_002}) == 900_002
+    assert probe_run.intruder([10, 900_001], own={10}, invisible={900_001}) == 900_001
+    assert probe_run.intruder([900_001, 10], own={10}, invisible={900_001}) == 900_001
+    assert probe_run.intruder([7], own=set(), invisible=set()) == 7
+
+
+def test_the_worst_outcome_decides_the_exit_code() -> None:
+    def code(*statuses: ProbeStatus) -> int:
+        return probe_run.exit_code([probe_run.failed("matmul", "", status) for status in statuses])
+
+    ok, invalid, busy, failed = ProbeStatus.OK, ProbeStatus.INVALID, ProbeStatus.BUSY, ProbeStatus.FAILED
+    assert code() == 3
+    assert code(ok, ok) == 0
+    assert code(ok, busy) == 75
+    assert code(busy, failed, ok) == 3
+    assert code(busy, failed, invalid) == 1
+
+
+def test_escape_sequences_of_a_probe_do_not_reach_the_terminal() -> None:
+    assert probe_run.printable("\x1b[31mred\x1b[0m\tx\n") == "[31mred [0m x"
+    assert len(probe_run.printable("x" * 999)) == 200
+
+
+def test_the_probes_of_the_checkout_are_found_and_a_users_folder_is_not(tmp_path: Path) -> None:
+    found = probing.probes_folder()
+    assert found is not None
+    assert (found / "matmul.py").is_file()
+    package = tmp_path / "gpuwatch"
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "__main__.py").write_text("")
+    assert probing.probes_folder(package) is None
+    (tmp_path / "gpuwatch_probes").mkdir()
+    for name in ("__main__.py", "command.py"):
+        (tmp_path / "gpuwatch_probes" / name).write_text("")
+    assert probing.probes_folder(package) == tmp_path / "gpuwatch_probes"
+
+
+def test_the_list_of_probes_is_the_one_that_the_probes_have() -> None:
+    from probes.command import PROBES, parse
+
+    assert [spec.name for spec in probe_run.PROBES] == list(PROBES)
+    for spec in probe_run.PROBES:
+        assert (PROBES[spec.name].__doc__ or "").splitlines()[0] == spec.question
+    assert parse(["matmul", "--device", "cuda", "--seconds", "0.5", "--json"]).seconds == 0.5
+
+
+def test_a_process_is_described_even_when_it_is_not_here() -> None:
+    assert probe_process.describe_pid(os.getpid()).startswith(f"pid {os.getpid()} (")
+    assert probe_process.describe_pid(0x7FFFFFFF) == f"pid {0x7FFFFFFF} (not visible from here)"
+
+
+# --------------------------------------------------------------------------- schedule
+
+SECOND = 1_000_000_000
+
+
+def test_nothing_runs_by_itself_unless_asked_for() -> None:
+    schedule = Schedule(ProbesConfig())
+    assert [schedule.due(GPU, reading_of(), now * SECOND) for now in (0, 10**6)] == ["", ""]
+
+
+def test_probes_wait_for_an_idle_gpu_and_run_once_per_interval() -> None:
+    schedule = Schedule(ProbesConfig(automatic=True, idle_after_s=60, every_s=1000))
+
+    def due(now_s: int, *pids: int) -> str:
+        return schedule.due(GPU, reading_of(*pids), now_s * SECOND)
+
+    assert [due(0), due(59), due(60)] == ["", "", "matmul"]
+    assert due(61) == "matmul", "a refused start comes again"
+    schedule.started(GPU, "matmul", 61 * SECOND)
+    assert [due(62, 4242), due(70), due(129), due(130)] == ["", "", "", "conv"]
+    schedule.started(GPU, "conv", 130 * SECOND)
+    assert [due(140), due(1060), due(1061)] == ["", "", "matmul"]
+
+
+def test_a_job_resets_the_idle_time_and_each_gpu_has_its_own() -> None:
+    schedule = Schedule(ProbesConfig(automatic=True, idle_after_s=60, every_s=1000, set=("dataloader",)))
+    other = Device(index=0, uuid="GPU-00", name="NVIDIA H200", pci_bus_id="")
+    assert schedule.due(GPU, reading_of(), 0) == ""
+    assert schedule.due(GPU, reading_of(4242), 50 * SECOND) == ""
+    assert schedule.due(GPU, reading_of(), 100 * SECOND) == ""
+    assert schedule.due(other, reading_of(index=0), 100 * SECOND) == ""
+    assert schedule.due(GPU, reading_of(), 160 * SECOND) == "dataloader"
+
+
+def test_a_schedule_with_an_unknown_probe_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="did you mean conv"):
+        Schedule(ProbesConfig(set=("convv",)))

@@ -1,0 +1,250 @@
+"""Rules of the views that a screen as text does not show: roles, widths, selection, what is said of absence."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tui"))
+
+from tui_states import MAIN, NOW_NS, SECOND, STATES, live, processes
+
+from gpuwatch.model import Reason
+from gpuwatch.tui import columns, facts
+from gpuwatch.tui.diagnosis import account_rows
+from gpuwatch.tui.help import KEYS, help_rows
+from gpuwatch.tui.processes import read_rates
+from gpuwatch.tui.selection import ViewOptions, jobs, move, next_job, process_order, start_request
+from gpuwatch.tui.text import (
+    UNICODE,
+    Row,
+    as_ascii,
+    between,
+    clean,
+    cut,
+    cut_left,
+    fit,
+    pad,
+    plain,
+    row_width,
+    selected,
+    width_of,
+    wrap,
+)
+from gpuwatch.tui.view import screen
+
+
+def drawn(state: str, width: int = 80, height: int = 24, **options: object) -> list[Row]:
+    chosen = replace(ViewOptions(zone=UTC), **options)
+    return screen(STATES[state], chosen, width, height, now_ns=NOW_NS)
+
+
+def roles_of(rows: list[Row], needle: str) -> set[str]:
+    return {role for row in rows for text, role in row if needle in text}
+
+
+# --------------------------------------------------------------------------- columns
+
+
+def test_columns_only_come_and_never_go_as_the_width_grows() -> None:
+    before: set[str] = set()
+    for width in range(60, 301):
+        names = {name for name, _ in columns.plan(width).columns}
+        assert before <= names, width
+        before = names
+
+
+def test_the_truth_ladder_is_there_at_every_width() -> None:
+    for width in range(60, 301):
+        assert set(columns.LADDER) <= {name for name, _ in columns.plan(width).columns}
+
+
+@pytest.mark.parametrize("width", range(60, 200))
+def test_columns_never_overflow(width: int) -> None:
+    plan = columns.plan(width)
+    assert 1 + sum(cells for _, cells in plan.columns) + len(plan.columns) - 1 <= width
+
+
+def test_eighty_columns_have_everything_a_person_looks_for() -> None:
+    names = {name for name, _ in columns.plan(80).columns}
+    assert {"gpu", "name", "memory", "power", "temp", "procs"} <= names
+
+
+# --------------------------------------------------------------------------- honesty
+
+
+def test_values_of_a_lost_daemon_are_dimmed() -> None:
+    rows = drawn("lost")[2:-1]
+    assert {role for row in rows for text, role in row if text.strip()} <= {"dim", "warn", "crit"}
+
+
+def test_a_hung_gpu_is_marked_and_the_others_are_not() -> None:
+    text = plain(drawn("hung"))
+    assert text.count("12s old") == 1
+    assert roles_of(drawn("hung"), "12s old") == {"warn"}
+
+
+def test_the_detail_line_of_a_hung_gpu_says_how_old_it_is() -> None:
+    assert "no reading for 12 s" in plain(drawn("hung", device=3))
+
+
+def test_zero_is_a_number_and_absent_is_not() -> None:
+    assert "n/a" not in plain(drawn("no_processes"))
+    assert plain(drawn("absent", device=1)).count("the GPU is lost") == 1
+
+
+def test_a_proxy_carries_its_mark_and_its_warning() -> None:
+    text = plain(drawn("without_gpm"))
+    assert " 38*" in text
+    assert "says little" in text
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_words(reason: Reason) -> None:
+    assert reason in facts._REASONS
+
+
+def test_a_recording_says_so_on_every_view() -> None:
+    for view in ("overview", "processes", "diagnosis", "help"):
+        text = plain(drawn("recorded", view=view))
+        assert "RECORDED" in text
+        assert "starved-loader.gwrec of 2026-11-29" in text
+
+
+def test_cause_and_remedy_are_on_the_first_screen() -> None:
+    for count in ("live1", "live8"):
+        text = plain(drawn(count))
+        assert "waits for data" in text
+        assert "Raise num_workers from 1 to 8" in text
+        assert "train.py:88" in text
+
+
+def test_severity_is_a_word_and_a_sign_not_only_a_colour() -> None:
+    assert "✖ critical" in plain(drawn("live1"))
+    assert "X critical" in plain(drawn("live1", ascii_only=True))
+
+
+def test_account_percentages_sum_to_one_hundred() -> None:
+    text = plain(account_rows(STATES["live1"].diagnoses[0].account, 200, UNICODE))
+    numbers = [int(word) for word in text.replace("<1 %", "0 %").split() if word.isdigit()]
+    assert sum(numbers) == 100
+
+
+def test_every_key_is_in_the_help() -> None:
+    text = plain(help_rows(120, UNICODE))
+    for key in KEYS:
+        assert key.help in text
+
+
+# --------------------------------------------------------------------------- selection
+
+
+def test_jobs_are_grouped_with_their_workers() -> None:
+    first = jobs(live(8))[0]
+    assert (first.pid, first.device_indices, [m.pid for m in first.members]) == (MAIN, (0,), [MAIN + 1])
+
+
+def test_a_pid_that_proc_does_not_show_is_still_a_job() -> None:
+    state = replace(live(1), infos={}, processes={})
+    assert [job.pid for job in jobs(state)] == [MAIN]
+    text = plain(screen(state, ViewOptions(view="processes"), 80, 24, now_ns=NOW_NS))
+    assert "not visible in /proc" in text
+
+
+def test_arrows_stop_at_the_first_and_the_last() -> None:
+    state = live(8)
+    options = move(state, ViewOptions(), -1)
+    assert options.device == 0
+    for _ in range(20):
+        options = move(state, options, 1)
+    assert options.device == 7
+
+
+def test_selection_in_the_process_list_decides_what_is_diagnosed() -> None:
+    state = live(2)
+    options = ViewOptions(view="processes")
+    for _ in range(3):
+        options = move(state, options, 1)
+    assert options.pid == process_order(state)[3]
+    request = start_request(state, options, 7)
+    assert request is not None
+    assert (request.pid, request.device_index, request.request_id) == (MAIN + 1000, 1, 7)
+
+
+def test_next_job_goes_round() -> None:
+    state = live(2)
+    options = next_job(state, ViewOptions(), 1)
+    assert options.pid == MAIN + 1000
+    assert next_job(state, options, 1).pid == MAIN
+
+
+def test_the_selected_gpu_of_sixteen_is_in_sight() -> None:
+    text = plain(drawn("live16", device=15, height=16))
+    assert "▸15" in text
+    assert "of 16" in text
+
+
+def test_read_rate_is_the_difference_of_two_ticks() -> None:
+    before = live(1)
+    after = dict(processes())
+    worker = MAIN + 1
+    old = before.processes[worker].read_bytes
+    assert isinstance(old, int)
+    after[worker] = replace(after[worker], read_bytes=old + 3_000, mono_ns=NOW_NS + SECOND)
+    assert read_rates(before, replace(before, processes=after))[worker] == 3_000
+
+
+def test_read_rate_of_a_reused_pid_is_not_known() -> None:
+    before = live(1)
+    reused = replace(before.processes[MAIN + 1], start_ticks=999, mono_ns=NOW_NS + SECOND)
+    assert read_rates(before, replace(before, processes={MAIN + 1: reused})) == {}
+
+
+# --------------------------------------------------------------------------- text
+
+
+def test_a_command_line_cannot_reach_the_terminal() -> None:
+    assert clean("a\x1b[31mb\u202ec\x07") == "a�[31mb�c�"
+    assert "\x1b" not in plain(drawn("strange_names"))
+
+
+@pytest.mark.parametrize("text", ["plain", "学習データ", "a学b習", "é", "🚀🚀🚀"])
+@pytest.mark.parametrize("cells", range(8))
+def test_padding_counts_cells_not_characters(text: str, cells: int) -> None:
+    assert width_of(pad(text, cells)) == cells
+    assert width_of(cut(text, cells)) <= cells
+    assert width_of(cut_left(text, cells)) <= cells
+
+
+def test_a_path_keeps_its_end() -> None:
+    assert cut_left("/home/ada/project/train.py", 12) == "…ct/train.py"
+
+
+def test_wrapping_loses_no_word() -> None:
+    text = "Raise num_workers to 8, averyveryverylongwordindeed and set pin_memory"
+    lines = wrap(text, 12)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert all(width_of(line) <= 12 for line in lines)
+    assert wrap(text, 12, 2)[-1].endswith("…")
+
+
+def test_rows_are_cut_and_filled_by_cells() -> None:
+    row = (("学習", "a"), ("xyz", "b"))
+    for cells in range(12):
+        assert row_width(fit(row, cells)) == cells
+        assert row_width(between(row, (("!", "c"),), cells)) == cells or cells == 0
+
+
+def test_ascii_keeps_the_width() -> None:
+    row = (("学…×·é", "a"),)
+    assert plain([as_ascii(row)]) == "??~x|?"
+    assert row_width(as_ascii(row)) == row_width(row)
+
+
+def test_selection_is_marked_once() -> None:
+    row = selected(selected((("x", "sm"),)))
+    assert row == (("x", "sm@selected"),)
