@@ -109,6 +109,7 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
         row("DataLoader workers", float(count), "processes", "/proc", e.window_s),
         row("CPU per worker", cores, "cores", "/proc", e.window_s),
         row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+        row("CPU of other processes", _others_cores(case), "cores", "/proc", e.window_s),
         _hot_row(case, hot, view),
         *case.gpu_rows(),
         _queue_row(case, view),
@@ -117,13 +118,13 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
         cause = "cpu_oversubscribed" if cores > 1.5 and count * cores > e.host.cpus else "loader_slow_transform"
         return finding(
             cause,
-            f"The {count} loader workers fill the CPUs{hot_text}{place_text(hot)} and still cannot keep up: "
-            f"the GPU waits {share_text(lost)} of the time.",
+            f"{_workers_text(count)} cannot keep up{hot_text}{place_text(hot)} and no CPU core is left"
+            f"{_crowd_text(case)}: the GPU waits {share_text(lost)} of the time.",
             lost,
             remedy=(
                 "Set one thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); then make the transform cheaper."
                 if cause == "cpu_oversubscribed"
-                else "No core is left for more workers. Make the per-sample work cheaper: decode at the size you "
+                else "More workers would find no core. Make the per-sample work cheaper: decode at the size you "
                 "train on, store pre-resized images, move augmentation to the GPU (nvJPEG, DALI, kornia), or get more "
                 "CPU cores for this GPU."
             ),
@@ -298,6 +299,22 @@ def _unknown_loader(case: Case, lost: float) -> Finding:
             *case.gpu_rows(),
         ),
     )
+
+
+def _others_cores(case: Case) -> float | None:
+    """CPU that processes outside this job use, in cores."""
+    e = case.evidence
+    if e.host.cpu_busy_pct is None or not e.host.cpus:
+        return None
+    ours = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
+    return max(0.0, e.host.cpu_busy_pct / 100.0 * e.host.cpus - ours)
+
+
+def _crowd_text(case: Case) -> str:
+    others = _others_cores(case)
+    if others is None or others < 0.25 * case.evidence.host.cpus:
+        return ""
+    return f" (other processes use {others:.1f} of {case.evidence.host.cpus})"
 
 
 def _workers_text(count: int) -> str:

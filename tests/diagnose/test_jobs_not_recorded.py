@@ -42,6 +42,13 @@ def test_workers_on_all_cores_are_not_told_to_be_more() -> None:
     assert "num_workers=" not in d.verdict.remedy
 
 
+def test_cores_taken_by_others_are_said_so_that_nobody_rewrites_his_transform_for_them() -> None:
+    d = judged(b.gpu([0, 0, 60]), b.ticks(b.process(PID, 0.1, state="S"), [b.process(5001, 0.9)]), b.host(97.0),
+               b.stacks([(b.WAITING, False)]))  # fmt: skip
+    assert d.verdict.cause == "loader_slow_transform"
+    assert "other processes use 14.5 of 16" in d.verdict.summary
+
+
 def test_workers_that_wait_for_work_point_at_the_transfer_not_at_their_number() -> None:
     workers = [b.process(5001 + i, 0.05, state="S") for i in range(4)]
     d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.3), workers), b.host(), b.stacks([(b.WAITING, False)]),

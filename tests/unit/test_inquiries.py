@@ -148,6 +148,21 @@ def test_a_pid_on_several_devices_is_one_job_and_its_emptiest_device_decides() -
     assert decider.due(110 * S) == Subject(17, (0, 2))
 
 
+def test_a_job_that_appears_on_one_more_device_is_not_looked_at_twice_a_minute() -> None:
+    decider = Decider(DiagnosisConfig())
+    assert first_due(decider, lambda s: (sample(s, busy=10.0),), range(100, 200), begin=True) == 110
+    both = lambda s: (sample(s, busy=10.0), sample(s, busy=10.0, index=1))  # noqa: E731
+    assert first_due(decider, both, range(111, 1000)) == 410
+
+
+def test_our_own_probe_is_not_diagnosed_by_itself() -> None:
+    decider = Decider(DiagnosisConfig())
+    decider.occupied = {0}
+    assert first_due(decider, lambda s: (sample(s, busy=10.0),), range(100, 200)) == -1
+    decider.occupied = ()
+    assert decider.due(200 * S) == JOB
+
+
 def test_two_jobs_take_turns_by_who_has_waited_longest() -> None:
     decider = Decider(DiagnosisConfig())
     order = []

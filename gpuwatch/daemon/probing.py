@@ -1,0 +1,288 @@
+"""Probes as child processes: finding them, keeping others out, ending them in time.
+
+Owns: the probes folder, the lock of each GPU, the child's environment and its end. Refuses: torch and CUDA in this
+process, and judging what a probe says (``verdict.probe_run``).
+
+The child runs ``PYTHON FOLDER NAME --json`` with the folder's path, so no name can be shadowed by the working
+directory, which is / for the child. Neither ``-I`` nor ``-P`` is given: ``-I`` would hide a torch that the user has
+in PYTHONPATH or in the user site, ``-P`` does not exist before Python 3.11 and changes nothing for a folder that is
+started by path; the folder's ``__main__`` removes what could shadow it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+import gpuwatch
+from gpuwatch.config import ProbesConfig
+from gpuwatch.daemon.probe_process import Launch, ProbeProcess, describe_pid
+from gpuwatch.model import Device, DeviceSample, ProbeResult, ProbeStatus
+from gpuwatch.verdict import probe_run
+
+OWN_LOAD_NS = 2_000_000_000
+"""NVML's utilization is an average over up to a second: this long after our own probe it is not somebody else's."""
+
+Done = Callable[[ProbeResult], None]
+
+
+def probes_folder(package: Path | None = None) -> Path | None:
+    """The folder with the probes: ``gpuwatch_probes`` beside the installed package, ``probes`` in a checkout."""
+    parent = (package or Path(gpuwatch.__file__).parent).parent
+    for name in ("gpuwatch_probes", "probes"):
+        folder = parent / name
+        # Somebody's own "probes" folder in site-packages has no command.py beside its __main__.py.
+        if (folder / "__main__.py").is_file() and (folder / "command.py").is_file():
+            return folder
+    return None
+
+
+def lock_folder(env: Mapping[str, str]) -> Path:
+    """Where GPU locks lie: /run/lock where everybody may write (daemon and users must meet), else the user's runtime
+    directory, else the temporary one."""
+    for path in ("/run/lock", env.get("XDG_RUNTIME_DIR", "")):
+        if path and Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK):
+            return Path(path)
+    return Path(tempfile.gettempdir())
+
+
+def lock_gpu(uuid: str, folder: Path) -> int:
+    """A descriptor that holds the GPU's lock until it is closed, or -1 when another probe holds it. Raises OSError.
+
+    The file is opened for reading and created only if it is not there: another user's file can be locked too, and
+    kernels refuse to "create" an existing file of others in a sticky directory.
+    """
+    path = folder / f"gpuwatch-probe-{uuid.replace('/', '_')}.lock"  # old MIG names have slashes
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        fd = os.open(path, flags | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+class Runner:
+    """Starts probes, one at a time per GPU and per machine's CPU, and ends them when somebody else needs the GPU.
+
+    ``start``, ``check`` and ``stop`` may be called from any one thread; ``done`` is called from another, once per
+    probe that was started.
+    """
+
+    def __init__(
+        self,
+        python: str = "",
+        *,
+        folder: Path | None = None,
+        locks: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """``python``: the interpreter that has torch; empty means our own."""
+        self._python = python
+        self._folder = folder
+        self._env = dict(os.environ if env is None else env)
+        self._locks = locks or lock_folder(self._env)
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._running: dict[str, ProbeProcess] = {}
+        self._ended_ns: dict[str, int] = {}
+
+    def start(
+        self,
+        probe: str,
+        device: Device | None,
+        sample: DeviceSample | None,
+        done: Done,
+        *,
+        seconds: float | None = None,
+        force: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> str:
+        """Begin; "" or one line with the reason for not doing so. See ``begin``."""
+        refusal = self.begin(probe, device, sample, done, seconds=seconds, force=force, progress=progress)
+        return refusal.message if refusal else ""
+
+    def begin(
+        self,
+        probe: str,
+        device: Device | None,
+        sample: DeviceSample | None,
+        done: Done,
+        *,
+        seconds: float | None = None,
+        force: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> ProbeResult | None:
+        """Begin; or the refusal, BUSY or UNAVAILABLE, as the result that it is. Without a device it runs on the CPU.
+
+        ``sample``: the newest reading of the device. ``force``: run beside others; the result is marked.
+        ``progress`` gets the child's lines from the reading thread. Raises UsageError for a name that is no probe.
+        """
+        spec = probe_run.find_probe(probe)
+
+        def refuse(message: str, status: ProbeStatus = ProbeStatus.UNAVAILABLE) -> ProbeResult:
+            result = probe_run.failed(spec.name, message, status)
+            return probe_run.on_device(result, device) if device else _on_cpu(result)
+
+        key = device.uuid if device else "cpu"
+        obstacle = self._obstacle(device, sample, force)
+        if obstacle:
+            return refuse(obstacle, ProbeStatus.BUSY)
+        python, folder = self._interpreter(), self._folder or probes_folder()
+        if not python:
+            return refuse(f"no Python at {self._python or sys.executable!r}: set probes.python to one that has torch")
+        if folder is None:
+            return refuse("the probes are not installed beside gpuwatch: install the whole package again")
+        try:
+            lock = lock_gpu(key, self._locks)
+        except OSError as exc:
+            return refuse(f"cannot lock {_label(device)}: {exc.filename}: {exc.strerror}")
+        if lock < 0:
+            return refuse(f"another probe is running on {_label(device)}: wait until it ends", ProbeStatus.BUSY)
+        arguments = [python, str(folder), spec.name, "--json", "--device", "cuda" if device else "cpu"]
+        if seconds is not None:
+            arguments += ["--seconds", f"{seconds:g}"]
+        launch = Launch(
+            probe=spec.name,
+            argv=tuple(arguments),
+            env=child_env(self._env, device),
+            timeout_s=probe_run.timeout_s(seconds),
+            lock_fd=lock,
+            device_index=device.index if device else -1,
+            forced=force,
+        )
+        try:
+            process = ProbeProcess(launch, self._finisher(key, device, sample, done), progress)
+        except OSError as exc:
+            os.close(lock)
+            return refuse(f"cannot start {python}: {exc.strerror}")
+        with self._guard:
+            self._running[key] = process
+        process.start()
+        return None
+
+    def check(self, sample: DeviceSample) -> None:
+        """End the probe on this GPU when a process that is not ours has appeared there. Call it with every sample."""
+        for process in self.running():
+            process.check(sample)
+
+    def stop(self) -> None:
+        """End all probes and wait until their ``done`` has been called, two seconds at most."""
+        for process in self.running():
+            process.stop()
+        self.wait(2.0)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until nothing runs; False when something still does."""
+        end = time.monotonic() + timeout_s
+        for process in self.running():
+            process.join(max(0.0, end - time.monotonic()))
+        return not self.running()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a probe of ours has ended: its traces on the GPU may last for a moment."""
+        with self._guard:
+            return bool(self._ended_ns)
+
+    def running(self) -> list[ProbeProcess]:
+        """The children of now."""
+        with self._guard:
+            return list(self._running.values())
+
+    def _obstacle(self, device: Device | None, sample: DeviceSample | None, force: bool) -> str:
+        key = device.uuid if device else "cpu"
+        with self._guard:
+            if key in self._running:
+                return f"probe {self._running[key].probe} is running on {_label(device)}: wait until it ends"
+            own = self._clock() - self._ended_ns.get(key, -OWN_LOAD_NS) < OWN_LOAD_NS
+        if device is None or force:
+            return ""
+        if sample is None:
+            return f"no reading of GPU {device.index} yet: whether it is free is not known"
+        return probe_run.busy_reason(sample, describe_pid, own)
+
+    def _interpreter(self) -> str:
+        """Absolute path of the configured Python, "" when there is none. Its symlink is kept: it names the venv."""
+        found = shutil.which(Path(self._python).expanduser() if self._python else sys.executable)
+        return str(Path(found).absolute()) if found else ""
+
+    def _finisher(self, key: str, device: Device | None, sample: DeviceSample | None, done: Done) -> Done:
+        note = probe_run.blind_note(sample) if device and sample else ""
+
+        def finish(result: ProbeResult) -> None:
+            with self._guard:
+                self._running.pop(key, None)
+                self._ended_ns[key] = self._clock()
+            result = probe_run.on_device(result, device) if device else _on_cpu(result)
+            done(msgspec.structs.replace(result, notes=(*result.notes, note)) if note else result)
+
+        return finish
+
+
+class Schedule:
+    """Decides when a probe runs by itself: on a GPU that has been idle for a while, each probe once per interval.
+
+    Pure bookkeeping: ``now_ns`` is passed in. After a restart the first round comes as soon as a GPU has been idle.
+    """
+
+    def __init__(self, config: ProbesConfig) -> None:
+        self._on = config.automatic
+        self._names = tuple(probe_run.find_probe(name).name for name in config.set) or probe_run.QUICK
+        self._idle_after_ns = int(config.idle_after_s * 1e9)
+        self._every_ns = int(config.every_s * 1e9)
+        self._idle_since_ns: dict[str, int] = {}
+        self._started_ns: dict[tuple[str, str], int] = {}
+
+    def due(self, device: Device, sample: DeviceSample, now_ns: int) -> str:
+        """The probe to start on this GPU now, or "". Call it with every sample: it follows how long the GPU idles."""
+        if not self._on:
+            return ""
+        if probe_run.busy_reason(sample, str):
+            self._idle_since_ns.pop(device.uuid, None)
+            return ""
+        since_ns = self._idle_since_ns.setdefault(device.uuid, now_ns)
+        if now_ns - since_ns < self._idle_after_ns:
+            return ""
+        for name in self._names:
+            started_ns = self._started_ns.get((device.uuid, name))
+            if started_ns is None or now_ns - started_ns >= self._every_ns:
+                return name
+        return ""
+
+    def started(self, device: Device, probe: str, now_ns: int) -> None:
+        """The probe has been started; the GPU must idle again before the next."""
+        self._started_ns[device.uuid, probe] = now_ns
+        self._idle_since_ns.pop(device.uuid, None)
+
+
+def probe_runner(config: ProbesConfig) -> Runner:
+    """The daemon's runner."""
+    return Runner(config.python)
+
+
+def child_env(env: Mapping[str, str], device: Device | None) -> dict[str, str]:
+    """The environment of a probe: it sees one GPU, by UUID because CUDA may count GPUs in another order, or none."""
+    return {**env, "CUDA_VISIBLE_DEVICES": device.uuid if device else "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _label(device: Device | None) -> str:
+    return f"GPU {device.index}" if device else "the CPU"
+
+
+def _on_cpu(result: ProbeResult) -> ProbeResult:
+    return result if result.device else msgspec.structs.replace(result, device="cpu")

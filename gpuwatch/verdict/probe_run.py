@@ -1,0 +1,188 @@
+"""What a probe run means: who may start, whether the answer is one, which exit code it has.
+
+Owns: the list of probes, the busy rule, reading a probe's JSON, exit codes. Refuses: processes, clocks, comparing
+runs. Pure functions of samples and bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
+from msgspec import Struct
+
+from gpuwatch.errors import UsageError
+from gpuwatch.model import Device, DeviceSample, ProbeResult, ProbeStatus, Reason, value_or
+from gpuwatch.units import bytes_text, pct_text
+
+EXIT_CODES = {
+    ProbeStatus.OK: 0,
+    ProbeStatus.INVALID: 1,
+    ProbeStatus.FAILED: 3,
+    ProbeStatus.UNAVAILABLE: 3,
+    ProbeStatus.BUSY: 75,
+}
+"""Of one probe process, and of ``gpuwatch probe run`` for a single probe."""
+SEVERITY = (1, 3, 75, 0)
+"""Of several probes the first code in this order is given: nothing measured is not a pass."""
+
+IDLE_UTIL_PCT = 2
+"""NVML's utilization of a GPU at rest, with the driver's own housekeeping."""
+IDLE_MEM_BYTES = 1024**3
+"""More than this on a GPU that lists no process belongs to somebody whom we cannot see (a container next door)."""
+
+
+class ProbeSpec(Struct, frozen=True):
+    """A probe that exists."""
+
+    name: str
+    question: str
+    on_cpu: str
+    """What it does without a GPU."""
+
+
+PROBES = (
+    ProbeSpec(
+        "matmul",
+        "How much matrix arithmetic does this device do, at once and for long?",
+        "fp32 at 1024 and 2048",
+    ),
+    ProbeSpec("conv", "How fast are convolutions, and does the memory layout matter here?", "fp32, a small image"),
+    ProbeSpec(
+        "dataloader",
+        "How many samples a second can this machine prepare, and how many workers does that take?",
+        "the same, without the copy to the GPU",
+    ),
+)
+QUICK = ("matmul", "conv")
+"""What runs by itself on an idle GPU when the configuration asks for it without naming probes. The loader probe fills
+all CPU cores, which may be somebody's."""
+
+
+def find_probe(name: str) -> ProbeSpec:
+    """The probe called ``name``. Raises UsageError with the nearest name."""
+    names = [spec.name for spec in PROBES]
+    if name in names:
+        return PROBES[names.index(name)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    raise UsageError(f"no probe {name!r}; {hint}")
+
+
+def timeout_s(seconds: float | None) -> float:
+    """When a run counts as hung: two minutes for start and library trials, and forty times the seconds of one case
+    (eight cases with up to four times that in warm-up and burst)."""
+    return 120.0 + 40.0 * (3.0 if seconds is None else seconds)
+
+
+# --------------------------------------------------------------------------- who may run
+
+
+def compute_pids(sample: DeviceSample) -> tuple[int, ...]:
+    """Pids of the processes that compute on the GPU; a desktop's graphics processes do not."""
+    return tuple(process.pid for process in sample.processes if "C" in process.kind)
+
+
+def busy_reason(sample: DeviceSample, describe: Callable[[int], str], after_own_load: bool = False) -> str:
+    """Why nothing may be measured on this GPU now, in words for a person, or "".
+
+    ``after_own_load``: our own probe has just ended, so that utilization, an average over the last second, is ours.
+    """
+    gpu = f"GPU {sample.device_index}"
+    absent = sample.processes_absent
+    if absent is not None and absent.reason in (Reason.LOST, Reason.TIMEOUT, Reason.DRIVER, Reason.NOT_READ):
+        return f"{gpu} cannot be read ({absent.reason.name.lower()}): whether it is free is not known"
+    pids = compute_pids(sample)
+    if pids:
+        more = f" and {len(pids) - 1} more" if len(pids) > 1 else ""
+        return f"{gpu} is in use by {describe(pids[0])}{more}: wait until it ends"
+    # A GPU that drives a screen holds memory and is a little busy by right, and its process is listed.
+    if sample.processes:
+        return ""
+    used = value_or(sample.mem_used_bytes, 0.0)
+    if used > IDLE_MEM_BYTES:
+        return f"{gpu} holds {bytes_text(used)} for a process that cannot be seen from here: wait until it ends"
+    util = value_or(sample.gpu_util_pct, 0.0)
+    if util > IDLE_UTIL_PCT and not after_own_load:
+        return f"{gpu} is {pct_text(util)} busy with a process that cannot be seen from here: wait until it ends"
+    return ""
+
+
+def blind_note(sample: DeviceSample) -> str:
+    """What a result measured beside unseen neighbours has to say, or ""."""
+    absent = sample.processes_absent
+    if absent is None:
+        return ""
+    return f"the GPU's process list could not be read ({absent.reason.name.lower()}): a neighbour would go unnoticed"
+
+
+def intruder(pids: Iterable[int], own: Collection[int], invisible: Collection[int]) -> int | None:
+    """The first pid on the GPU that is not ours.
+
+    In a container NVML may list pids of the host: our own probe then shows as one pid that does not exist here. So
+    one ``invisible`` pid is taken for ours as long as none of ours is listed under its own number.
+    """
+    allowance = 0 if any(pid in own for pid in pids) else 1
+    for pid in pids:
+        if pid in own:
+            continue
+        if pid in invisible and allowance:
+            allowance -= 1
+            continue
+        return pid
+    return None
+
+
+# --------------------------------------------------------------------------- what came back
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """One line without control characters, at most ``limit`` long."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def read_result(probe: str, stdout: bytes, returncode: int, last_stderr_line: str) -> ProbeResult:
+    """The probe's answer; FAILED, with what it last said on stderr, for anything that is not exactly one."""
+    try:
+        result = msgspec.json.decode(stdout, type=ProbeResult)
+    except msgspec.DecodeError as exc:
+        said = printable(last_stderr_line) or f"its output is no result: {exc}"
+        return failed(probe, f"the probe ended with {_ending(returncode)} and no result: {said}")
+    if result.probe != probe:
+        return failed(probe, f"the answer is that of another probe: {printable(result.probe)!r}")
+    if EXIT_CODES[result.status] != returncode:
+        return failed(probe, f"the probe says {result.status.value} and ended with {_ending(returncode)}")
+    return msgspec.structs.replace(
+        result, message=printable(result.message, 500), notes=tuple(printable(note) for note in result.notes)
+    )
+
+
+def failed(probe: str, message: str, status: ProbeStatus = ProbeStatus.FAILED) -> ProbeResult:
+    """A result that says only what went wrong."""
+    return ProbeResult(probe=probe, status=status, device="", message=message)
+
+
+def on_device(result: ProbeResult, device: Device) -> ProbeResult:
+    """The result under the device's index here: the child saw only this GPU and called it cuda:0.
+
+    A UUID that is not the one we asked for is a failure: the figures are another GPU's.
+    """
+    label = f"cuda:{device.index}"
+    if result.device_uuid and result.device_uuid.lower() != device.uuid.lower():
+        message = f"measured {printable(result.device_uuid)} instead of {device.uuid}: check CUDA_VISIBLE_DEVICES"
+        result = msgspec.structs.replace(failed(result.probe, message), settings=result.settings)
+    return msgspec.structs.replace(
+        result, device=label, device_uuid=device.uuid, device_name=result.device_name or device.name
+    )
+
+
+def exit_code(results: Iterable[ProbeResult]) -> int:
+    """Of a whole command: invalid (1) before could not run (3) before busy (75) before ok; no result at all is 3."""
+    codes = {EXIT_CODES[result.status] for result in results}
+    return next((code for code in SEVERITY if code in codes), 3)
+
+
+def _ending(returncode: int) -> str:
+    return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
