@@ -339,6 +339,8 @@ class Service:
         except GpuwatchError as exc:
             self._log.error("configuration not reloaded: %s", exc)
         else:
+            if config.endpoint != self._config.endpoint:
+                self._log.warning("endpoint: a running daemon stays where it is; restart it to move it")
             self._config = config
             self._diagnosing.settings = config.diagnosis
             self._log.setLevel(config.log_level.upper())

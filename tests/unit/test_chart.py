@@ -46,6 +46,11 @@ def test_area_is_filled_from_the_floor_and_the_line_is_above_it() -> None:
     assert [row[0][1] for row in rows] == ["busy", "sm"]
 
 
+def test_a_cell_that_both_share_has_the_colour_of_the_one_with_more_dots() -> None:
+    assert area_and_line([50.0, 50.0], [75.0, 75.0], 1)[0][0][1] == "sm"
+    assert area_and_line([20.0, 20.0], [75.0, 75.0], 1)[0][0][1] == "busy"
+
+
 def test_a_small_value_is_visible_and_zero_is_not() -> None:
     assert plain(area_and_line([0.1, 0.1, 0.0, 0.0], [None] * 4, 1)) == "⣀"
 

@@ -1,0 +1,203 @@
+"""The overview: one line per GPU, the chart of the selected one, the verdict of each job, the host.
+
+Owns: how the lines of the body are shared out between them. Refuses: the frame around it, textual, judging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch import units
+from gpuwatch.client.state import STALE_AFTER_PERIODS, NodeState
+from gpuwatch.model import Absent, Device, DeviceSample, Severity
+from gpuwatch.tui import chart, columns, diagnosis, facts
+from gpuwatch.tui.selection import Job, ViewOptions, diagnosis_of, jobs, jobs_on, selected_device, selected_job
+from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, rule, selected
+
+_CHART_WINDOWS_S = (60, 120, 300, 600)
+_CHART_MIN_ROWS = 3
+_TWO_CHARTS_WIDTH = 110
+_AXIS = 4
+
+
+def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[Row]:
+    """At most ``room`` lines. The table comes first, then the verdict; the chart has what is left."""
+    assert state.inventory is not None
+    count = len(state.inventory.devices)
+    table_lines = min(count, max(1, room - 6))
+    out = _table(state, options, width, table_lines)
+    left = room - len(out)
+    host = facts.host_rows(state, options, width)[:1] if left >= 7 else []
+    detail = _detail(state, options, width, 2 if left >= 16 else 1)
+    left -= len(host) + len(detail)
+    chart_min = max(_CHART_MIN_ROWS, left // 3) + 1 if left >= 8 else 0
+    verdicts = _verdicts(state, options, width, left - chart_min)
+    chart_lines = left - len(verdicts)
+    plot = _charts(state, options, width, chart_lines) if chart_lines > _CHART_MIN_ROWS else []
+    return [*out, *detail, *plot, *verdicts, *[()] * (chart_lines - len(plot)), *host]
+
+
+def gpu_row(state: NodeState, device: Device) -> columns.GpuRow:
+    """What the table shows of one GPU. Its age is behind the others': a silent daemon is the banner's to tell."""
+    sample = state.devices.get(device.index)
+    age_s = state.age_ns(sample) / 1e9 if sample is not None else 0.0
+    on_it = [job.main for job in jobs_on(state, device.index) if job.main is not None]
+    return columns.GpuRow(
+        device,
+        sample,
+        age_s,
+        stale=age_s > STALE_AFTER_PERIODS * state.period_s,
+        users=tuple(dict.fromkeys(clean(main.user) for main in on_it)),
+        commands=tuple(clean(main.command) for main in on_it),
+    )
+
+
+def _table(state: NodeState, options: ViewOptions, width: int, lines: int) -> list[Row]:
+    assert state.inventory is not None
+    glyphs, devices = options.glyphs, state.inventory.devices
+    layout = columns.plan(width)
+    chosen = selected_device(state, options)
+    at = next(i for i, device in enumerate(devices) if device.index == chosen)
+    first = min(max(0, at - lines // 2), len(devices) - lines)
+    out = [columns.header(layout, width, glyphs)]
+    if lines < len(devices):
+        out = [between(out[0][:1], ((f"{first + 1}-{first + lines} of {len(devices)} ", "head"),), width)]
+    for device in devices[first : first + lines]:
+        gpu = gpu_row(state, device)
+        line = columns.row(gpu, layout, width, glyphs, is_selected=device.index == chosen)
+        if gpu.stale:
+            line = tuple((text, role if role == "warn" else "dim") for text, role in line)
+        out.append(selected(line) if device.index == chosen else line)
+    return out
+
+
+def _detail(state: NodeState, options: ViewOptions, width: int, lines: int) -> list[Row]:
+    """About the selected GPU: age first, then what is absent and why, what holds it back, then the rest."""
+    index = selected_device(state, options)
+    device = state.device(index) if index is not None else None
+    if device is None:
+        return []
+    sample = state.devices.get(device.index)
+    about: list[Span] = []
+    if sample is None:
+        about.append(("waiting for the first sample", "accent"))
+    else:
+        gpu = gpu_row(state, device)
+        if gpu.stale:
+            about.append((f"no reading for {units.seconds_text(gpu.age_s)}: its driver call does not return", "warn"))
+        if columns.proxy(sample):
+            about.append(("* NVML utilization: a kernel was resident; says little", "warn"))
+        about.extend((text, "warn") for text in facts.absences(device, sample))
+        about.extend(facts.throttle(sample))
+        about.extend(facts.more(sample))
+    about.append((f"{clean(device.name)} {clean(device.pci_bus_id)}", "dim"))
+    return flow(f" GPU {device.index} ", about, width, lines, options.glyphs)
+
+
+def _charts(state: NodeState, options: ViewOptions, width: int, lines: int) -> list[Row]:
+    """The last minutes of the selected GPU. Wide screens have tensor and DRAM beside busy and SM."""
+    index = selected_device(state, options)
+    assert index is not None
+    if width < _TWO_CHARTS_WIDTH:
+        return _chart(state, index, ("busy", "sm"), options, width=width, lines=lines)
+    half = (width - 2) // 2
+    left = _chart(state, index, ("busy", "sm"), options, width=half, lines=lines)
+    right = _chart(state, index, ("dram", "tensor"), options, width=width - 2 - half, lines=lines)
+    return [(*fit(a, half, options.glyphs), ("  ", "text"), *b) for a, b in zip(left, right, strict=True)]
+
+
+_SERIES = {"busy": "busy", "sm": "SM active", "tensor": "tensor", "dram": "DRAM"}
+
+
+def _chart(
+    state: NodeState, index: int, series: tuple[str, str], options: ViewOptions, *, width: int, lines: int
+) -> list[Row]:
+    line, area = series
+    glyphs = options.glyphs
+    history = state.history.get(index)
+    samples = history.samples if history is not None else ()
+    end_ns = samples[-1].mono_ns if samples else 0
+    span_s = (end_ns - samples[0].mono_ns) / 1e9 if samples else 0.0
+    window_s = next((w for w in _CHART_WINDOWS_S if w >= span_s), _CHART_WINDOWS_S[-1])
+    dots = (width - _AXIS) * chart.DOTS_PER_COLUMN
+    step_ns = chart.bucket_ns(window_s, dots, state.period_s)
+    shown_s = step_ns * dots / 1e9
+    hold_ns = int(STALE_AFTER_PERIODS * state.period_s * 1e9)
+    points = {name: _points(samples, name) for name in series}
+    data = {name: chart.resample(points[name], end_ns, step_ns, dots, hold_ns) for name in series}
+    marks = ("-", "#") if glyphs.ascii_only else ("⠒", "⣿")
+    proxied = bool(samples) and columns.proxy(samples[-1]) and line == "busy"
+    legend = [(f"{marks[1]} {_SERIES[area]}  ", area)] if points[area] or not samples else []
+    legend.append((f"{marks[0]} {'NVML utilization*' if proxied else _SERIES[line]}", line))
+    title = f"GPU {index}, last {units.seconds_text(round(shown_s))}" if area == "sm" else f"GPU {index}"
+    out = [rule(title, legend, width, glyphs)]
+    plot = chart.area_and_line(data[area], data[line], lines - 1, area_role=area, line_role=line, glyphs=glyphs)
+    for number, row in enumerate(plot):
+        label = {0: "100", len(plot) // 2: " 50" if len(plot) % 2 and len(plot) > 4 else "   "}.get(number, "   ")
+        label = "  0" if number == len(plot) - 1 else label
+        out.append(((label + " ", "dim"), *row))
+    if not any(points.values()) and len(out) > 1:
+        why = "no counters to draw: this GPU has no GPM" if samples else "waiting for the first sample"
+        out[1 + len(plot) // 2] = ((" " * _AXIS + why, "dim"),)
+    return out
+
+
+def _points(samples: tuple[DeviceSample, ...], name: str) -> list[chart.Point]:
+    out: list[chart.Point] = []
+    for sample in samples:
+        value = {
+            "busy": sample.gpu_util_pct if columns.proxy(sample) else sample.busy_pct,
+            "sm": sample.sm_active_pct,
+            "tensor": sample.tensor_active_pct,
+            "dram": sample.dram_active_pct,
+        }[name]
+        if not isinstance(value, Absent):
+            out.append((sample.mono_ns, value))
+    return out
+
+
+def _verdicts(state: NodeState, options: ViewOptions, width: int, room: int) -> list[Row]:
+    """The selected job's verdict with its remedy, then one line for each of the others."""
+    if room < 1:
+        return []
+    glyphs = options.glyphs
+    chosen = selected_job(state, options)
+    others = [job for job in jobs(state) if chosen is None or job.pid != chosen.pid]
+    diagnosed = [job for job in others if diagnosis_of(state, job) is not None]
+    # One line each for the diagnosed, one for all the rest; the selected job keeps at least six.
+    other_lines = min(len(diagnosed) + (len(diagnosed) < len(others)), max(0, room - 7))
+    out = diagnosis.summary_rows(state, options, width, room - other_lines - 1 if room > 2 else room)
+    if room > 2:
+        title = "Verdict: " + diagnosis.subject_text(state, chosen) if chosen is not None else "Verdict"
+        out.insert(0, rule(title, [("3", "key"), (" details", "dim")], width, glyphs))
+    alone = other_lines if other_lines == len(others) == len(diagnosed) else max(0, other_lines - 1)
+    out += [_other_job(state, job, width, glyphs) for job in diagnosed[:alone]]
+    rest = [job for job in others if job not in diagnosed[:alone]]
+    if other_lines and rest:
+        out.append(_rest(state, rest, width, glyphs))
+    return out[:room]
+
+
+def _other_job(state: NodeState, job: Job, width: int, glyphs: Glyphs) -> Row:
+    """The verdict of a job that is not selected, in one line."""
+    found = diagnosis_of(state, job)
+    place = pad(f"GPU {','.join(map(str, job.device_indices))}: {job.pid}", 15, ellipsis=glyphs.ellipsis) + " "
+    assert found is not None
+    verdict = found.verdict
+    role = diagnosis.severity_role(verdict.severity)
+    loss = f" loses {units.pct_text(100 * verdict.lost_share)} " if verdict.lost_share > 0 else " "
+    left = ((f" {diagnosis.sign(verdict.severity, glyphs)} ", role), (place, "key"), (clean(verdict.summary), "text"))
+    return between(left, ((loss, role),), width)
+
+
+def _rest(state: NodeState, others: Sequence[Job], width: int, glyphs: Glyphs) -> Row:
+    """Jobs for which there is no line, counted by how bad they are."""
+    verdicts = [found.verdict.severity for job in others if (found := diagnosis_of(state, job)) is not None]
+    said: list[Span] = [(f" {len(others)} more job{'s' if len(others) > 1 else ''}:", "dim")]
+    for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFO):
+        if count := verdicts.count(severity):
+            text = f" {diagnosis.sign(severity, glyphs)} {count} {severity.value}"
+            said.append((text, diagnosis.severity_role(severity)))
+    if without := len(others) - len(verdicts):
+        said.append((f" {glyphs.waiting} {without} not diagnosed", "dim"))
+    return between(said, [("right", "key"), (" next job ", "dim")], width)

@@ -1,0 +1,199 @@
+"""The process list: each GPU job as a tree with its workers, and the host above it.
+
+Owns: columns and tree of processes, read rates from two states. Refuses: signals, textual, reading /proc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuwatch import units
+from gpuwatch.client.state import NodeState
+from gpuwatch.model import Absent, ProcessInfo, Role
+from gpuwatch.tui import facts
+from gpuwatch.tui.selection import Job, ViewOptions, jobs, selected_job
+from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, selected, wrap
+
+
+class _Entry(Struct, frozen=True):
+    """One line of the tree."""
+
+    job: Job
+    info: ProcessInfo | None
+    pid: int
+    branch: str = ""
+
+
+_ROLES = {Role.MAIN: "main", Role.LOADER_WORKER: "worker", Role.CHILD: "child", Role.PARENT: "parent"}
+_STATE_ROLES = {"D": "warn", "Z": "crit", "T": "warn", "R": "ok"}
+_WIDE, _VERY_WIDE = 100, 140
+
+
+def read_rates(before: NodeState | None, after: NodeState) -> dict[int, float]:
+    """Bytes per second from storage of each process, from the cumulative counters of two ticks."""
+    if before is None or before.epoch != after.epoch:
+        return {}
+    out = {}
+    for pid, new in after.processes.items():
+        old = before.processes.get(pid)
+        if old is None or old.start_ticks != new.start_ticks or new.mono_ns <= old.mono_ns:
+            continue
+        if isinstance(old.read_bytes, Absent) or isinstance(new.read_bytes, Absent):
+            continue
+        out[pid] = max(0, new.read_bytes - old.read_bytes) * 1e9 / (new.mono_ns - old.mono_ns)
+    return out
+
+
+def rows(state: NodeState, options: ViewOptions, width: int, room: int, rates: Mapping[int, float]) -> list[Row]:
+    """At most ``room`` lines: host, titles, the part of the tree around the selection, the selection in full."""
+    glyphs = options.glyphs
+    head = [*facts.host_rows(state, options, width), fit(_titles(width), width, fill_role="head")]
+    everyone = jobs(state)
+    if not everyone:
+        text = _no_jobs(state)
+        return [*head, (), ((f"  {text}", "dim"),)]
+    chosen = _chosen_pid(state, options)
+    tail = _chosen_rows(state, chosen, width, min(4, max(1, room // 6)), glyphs)
+    entries = [entry for job in everyone for entry in _tree(job, glyphs)]
+    at = next((i for i, entry in enumerate(entries) if entry.pid == chosen), 0)
+    visible = max(1, room - len(head) - len(tail))
+    first = min(max(0, at - visible // 2), max(0, len(entries) - visible))
+    if len(entries) > visible:
+        place = f"{first + 1}-{first + visible} of {len(entries)} "
+        head[-1] = between(_titles(width), ((place, "head"),), width, (" ", "head"))
+    shown = [_line(state, entry, options, width, rates) for entry in entries[first : first + visible]]
+    if at - first < len(shown) and entries[at].pid == chosen:
+        shown[at - first] = selected(((glyphs.cursor, "accent"), *_without_first_cell(shown[at - first])))
+    return [*head, *shown, *[()] * (visible - len(shown)), *tail]
+
+
+def _no_jobs(state: NodeState) -> str:
+    devices = state.inventory.devices if state.inventory is not None else ()
+    reasons = [facts.no_process_text(state, device.index) for device in devices]
+    unknown = [
+        f"GPU {device.index}: {why}" for device, why in zip(devices, reasons, strict=True) if why != "no process"
+    ]
+    if not devices:
+        return "no GPU, so no GPU process"
+    return "; ".join(unknown) if unknown else "no process holds a GPU"
+
+
+def _without_first_cell(row: Row) -> Row:
+    (text, role), *rest = row
+    return ((text[1:], role), *rest)
+
+
+def _chosen_pid(state: NodeState, options: ViewOptions) -> int:
+    job = selected_job(state, options)
+    if job is None:
+        return 0
+    return options.pid if any(m.pid == options.pid for m in job.members) else job.pid
+
+
+def _tree(job: Job, glyphs: Glyphs) -> list[_Entry]:
+    out = [_Entry(job, job.main, job.pid)]
+    for number, member in enumerate(job.members):
+        last = number == len(job.members) - 1
+        out.append(_Entry(job, member, member.pid, glyphs.last_branch if last else glyphs.branch))
+    return out
+
+
+def _columns(width: int) -> list[tuple[str, int]]:
+    """Columns with their widths, without the command, which has the rest."""
+    out = [("PID", 8), ("USER", 9), ("GPU", 4), ("ROLE", 7), ("S", 2), ("CPU%", 5), ("THR", 5), ("GPU MEM", 9)]
+    if width >= _WIDE:
+        out += [("RSS", 9), ("READ/s", 11)]
+    if width >= _VERY_WIDE:
+        out += [("CONTAINER", 20)]
+    return out
+
+
+_RIGHT = frozenset({"PID", "CPU%", "THR", "GPU MEM", "RSS", "READ/s"})
+
+
+def _titles(width: int) -> Row:
+    spans = [(" " + pad(name, cells - 1, right=name in _RIGHT), "head") for name, cells in _columns(width)]
+    return ((" ", "head"), *spans, (" COMMAND", "head"))
+
+
+def _line(state: NodeState, entry: _Entry, options: ViewOptions, width: int, rates: Mapping[int, float]) -> Row:
+    glyphs = options.glyphs
+    cells = _cells(state, entry, rates)
+    spans: list[Span] = [(" ", "text")]
+    for name, room in _columns(width):
+        text, role = cells[name]
+        spans.append((" " + pad(text, room - 1, right=name in _RIGHT, ellipsis=glyphs.ellipsis), role))
+    command = _command(entry)
+    spans += [(f" {entry.branch}", "dim"), (f" {command}", "dim")] if entry.branch else [(f" {command}", "text")]
+    return fit(spans, width, glyphs)
+
+
+def _command(entry: _Entry) -> str:
+    """The command; a forked worker, whose command line is its parent's, by the name of its thread."""
+    info, main = entry.info, entry.job.main
+    if info is None:
+        return "(not visible in /proc from here)"
+    forked = main is not None and info.pid != main.pid and info.command == main.command
+    return clean(info.comm if forked or not info.command else info.command)
+
+
+def _cells(state: NodeState, entry: _Entry, rates: Mapping[int, float]) -> dict[str, Span]:
+    job, info, pid = entry.job, entry.info, entry.pid
+    sample = state.processes.get(pid)
+    is_main = pid == job.pid
+    run = sample.state if sample is not None else "?"
+    container = info.container if info is not None else ""
+    return {
+        "PID": (str(pid), "key"),
+        "USER": (clean(info.user) if info is not None else "?", "text"),
+        "GPU": (",".join(map(str, job.device_indices)) if is_main else "", "key"),
+        "ROLE": (_ROLES[info.role] if info is not None else "main", "text" if is_main else "dim"),
+        "S": (run, _STATE_ROLES.get(run, "text")),
+        "CPU%": (units.pct_text(sample.cpu_pct).removesuffix(" %") if sample is not None else units.NA, "text"),
+        "THR": (str(sample.num_threads) if sample is not None else units.NA, "text"),
+        "GPU MEM": (_gpu_memory(state, pid) if is_main else "", "text"),
+        "RSS": (units.bytes_text(sample.rss_bytes) if sample is not None else units.NA, "text"),
+        "READ/s": (units.rate_text(rates.get(pid)), "text" if pid in rates else "dim"),
+        "CONTAINER": (clean(container) if isinstance(container, str) else "", "dim"),
+    }
+
+
+def _gpu_memory(state: NodeState, pid: int) -> str:
+    """Over all its GPUs; one that NVML does not tell makes the sum unknown."""
+    readings = [p.mem_used_bytes for s in state.devices.values() for p in s.processes if p.pid == pid]
+    known = [r for r in readings if not isinstance(r, Absent)]
+    return units.bytes_text(sum(known)) if known and len(known) == len(readings) else units.NA
+
+
+def _chosen_rows(state: NodeState, pid: int, width: int, room: int, glyphs: Glyphs) -> list[Row]:
+    """Where the selected process runs and waits, then its whole command."""
+    info, sample = state.infos.get(pid), state.processes.get(pid)
+    if info is None:
+        text = f" NVML lists pid {pid}; /proc has no such process here: its container has PIDs of its own"
+        return [fit(((text, "warn"),), width, glyphs)]
+    said: list[Span] = []
+    if isinstance(info.container, str) and info.container:
+        said.append((clean(info.container), "text"))
+    said.extend(_quota(state, info))
+    if sample is not None:
+        said.append((f"{sample.running_threads} of {sample.num_threads} threads running", "text"))
+        if isinstance(sample.wchan, str) and sample.wchan not in ("", "0"):
+            said.append((f"main thread sleeps in {clean(sample.wchan)}", "text"))
+    if isinstance(info.cgroup, str) and info.cgroup:
+        said.append((f"cgroup {clean(info.cgroup)}", "dim"))
+    out = flow(f" {pid} ", said, width, 1, glyphs)
+    lines = wrap(clean(info.command), width - 8, room, glyphs.ellipsis)
+    return [*out, *[((f"    {line}", "dim"),) for line in lines]]
+
+
+def _quota(state: NodeState, info: ProcessInfo) -> list[Span]:
+    group = state.cgroups.get(info.root_pid)
+    if group is None or isinstance(group.quota_cores, Absent):
+        return []
+    out: list[Span] = [(f"quota {group.quota_cores:g} cores", "text")]
+    if not isinstance(group.nr_periods, Absent) and not isinstance(group.nr_throttled, Absent) and group.nr_throttled:
+        share = 100 * group.nr_throttled / max(1, group.nr_periods)
+        out.append((f"throttled in {units.pct_text(share)} of its periods", "warn"))
+    return out

@@ -1,0 +1,168 @@
+"""What the person looks at: the view's options, the jobs of a node, and how the arrows move among them.
+
+Owns: ViewOptions, grouping processes into GPU jobs, the order of the process list, moving the selection.
+Refuses: drawing, keys.
+"""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuwatch.client.state import NodeState
+from gpuwatch.model import Diagnosis, ProcessInfo, Role, value_or
+from gpuwatch.tui.text import ASCII, UNICODE, Glyphs
+from gpuwatch.wire import StartDiagnosis
+
+_ROLE_ORDER = {Role.MAIN: 0, Role.PARENT: 1, Role.CHILD: 2, Role.LOADER_WORKER: 3}
+
+
+class ViewOptions(Struct, frozen=True):
+    """Everything about a screen that is the person's choice and not the node's state."""
+
+    view: str = "overview"
+    device: int = -1
+    """Index of the selected GPU; one that is not there means the first."""
+    pid: int = 0
+    """Selected process: 0 means the first job of the selected GPU."""
+    scroll: int = 0
+    paused: bool = False
+    ascii_only: bool = False
+    zone: tzinfo | None = None
+    """Time zone of clock times; None is the machine's own."""
+    hide_notice: bool = False
+    """The answer to the last request has been there long enough."""
+    note: str = ""
+    """A standing remark for the header, such as why a recording is being played."""
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The characters to draw with."""
+        return ASCII if self.ascii_only else UNICODE
+
+
+class Job(Struct, frozen=True):
+    """A process that holds GPUs, with the processes that belong to it."""
+
+    pid: int
+    """0 when the GPU has no process."""
+    device_indices: tuple[int, ...]
+    main: ProcessInfo | None = None
+    """None when NVML names a pid that /proc does not show, as in a container."""
+    members: tuple[ProcessInfo, ...] = ()
+    """Everything but the main process: children first, loader workers last, then by pid."""
+
+
+def jobs(state: NodeState) -> tuple[Job, ...]:
+    """All GPU jobs, by their first GPU, then by the memory they hold on it, largest first."""
+    held: dict[int, dict[int, float]] = {}
+    for index, sample in state.devices.items():
+        for process in sample.processes:
+            held.setdefault(process.pid, {})[index] = value_or(process.mem_used_bytes, 0)
+    members: dict[int, list[ProcessInfo]] = {}
+    for info in state.infos.values():
+        members.setdefault(info.root_pid, []).append(info)
+    out = []
+    for pid in held.keys() | {info.pid for info in state.infos.values() if info.role is Role.MAIN}:
+        main = state.infos.get(pid)
+        devices = set(held.get(pid, ())) | set(main.device_indices if main is not None else ())
+        others = sorted((m for m in members.get(pid, ()) if m.pid != pid), key=lambda m: (_ROLE_ORDER[m.role], m.pid))
+        out.append(Job(pid, tuple(sorted(devices)), main, tuple(others)))
+    return tuple(
+        sorted(out, key=lambda j: (j.device_indices[:1] or (1 << 30,), -sum(held.get(j.pid, {}).values()), j.pid))
+    )
+
+
+def selected_device(state: NodeState, options: ViewOptions) -> int | None:
+    """Index of the GPU that is looked at, or None when there is none."""
+    if state.inventory is None or not state.inventory.devices:
+        return None
+    indices = [device.index for device in state.inventory.devices]
+    return options.device if options.device in indices else indices[0]
+
+
+def jobs_on(state: NodeState, device_index: int | None) -> tuple[Job, ...]:
+    """The jobs that hold this GPU."""
+    return tuple(job for job in jobs(state) if device_index in job.device_indices)
+
+
+def selected_job(state: NodeState, options: ViewOptions) -> Job | None:
+    """The job that ``d`` would diagnose; with pid 0 when the selected GPU has no process."""
+    everyone = jobs(state)
+    for job in everyone:
+        if options.pid and (job.pid == options.pid or any(m.pid == options.pid for m in job.members)):
+            return job
+    device = selected_device(state, options)
+    here = [job for job in everyone if device in job.device_indices]
+    if here:
+        return here[0]
+    return Job(0, (device,)) if device is not None else None
+
+
+def diagnosis_of(state: NodeState, job: Job) -> Diagnosis | None:
+    """The newest diagnosis of a job, or of the GPU when it has no process."""
+    if job.pid:
+        return state.diagnosis_of(job.pid)
+    return next((d for d in state.diagnoses if d.pid == 0 and set(d.device_indices) & set(job.device_indices)), None)
+
+
+def diagnosing(state: NodeState, job: Job) -> bool:
+    """The diagnosis under way is this job's."""
+    progress = state.progress
+    if progress is None:
+        return False
+    return progress.pid == job.pid if job.pid else bool(set(progress.device_indices) & set(job.device_indices))
+
+
+def start_request(state: NodeState, options: ViewOptions, request_id: int) -> StartDiagnosis | None:
+    """The request that ``d`` sends, or None when there is nothing to diagnose."""
+    job = selected_job(state, options)
+    if job is None:
+        return None
+    return StartDiagnosis(request_id, pid=job.pid, device_index=job.device_indices[0] if job.device_indices else -1)
+
+
+def process_order(state: NodeState) -> tuple[int, ...]:
+    """Pids in the order in which the process list shows them."""
+    return tuple(pid for job in jobs(state) for pid in (job.pid, *(m.pid for m in job.members)))
+
+
+def move(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
+    """The options after an arrow key: the next GPU, process or line, whichever the view lists."""
+    if options.view in ("diagnosis", "help"):
+        return replace(options, scroll=max(0, options.scroll + step))
+    if options.view == "processes":
+        return _move_process(state, options, step)
+    if state.inventory is None or not state.inventory.devices:
+        return options
+    indices = [device.index for device in state.inventory.devices]
+    here = indices.index(selected_device(state, options) or indices[0])
+    target = indices[min(max(here + step, 0), len(indices) - 1)]
+    return replace(options, device=target, pid=0, scroll=0)
+
+
+def next_job(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
+    """The options after left or right: the next job, wherever one is."""
+    everyone = jobs(state)
+    if not everyone:
+        return options
+    current = selected_job(state, options)
+    pids = [job.pid for job in everyone]
+    here = pids.index(current.pid) if current is not None and current.pid in pids else -step
+    job = everyone[(here + step) % len(everyone)]
+    return replace(options, pid=job.pid, device=job.device_indices[0] if job.device_indices else -1, scroll=0)
+
+
+def _move_process(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
+    order = process_order(state)
+    if not order:
+        return options
+    current = selected_job(state, options)
+    pid = options.pid if options.pid in order else (current.pid if current is not None else 0)
+    here = order.index(pid) if pid in order else 0
+    target = order[min(max(here + step, 0), len(order) - 1)]
+    job = next(j for j in jobs(state) if target == j.pid or any(m.pid == target for m in j.members))
+    device = job.device_indices[0] if job.device_indices else options.device
+    return replace(options, pid=target, device=device)

@@ -1,0 +1,106 @@
+"""The one widget: lines of spans, repainted only where they changed.
+
+Owns: roles to styles, the strips, the difference to the last paint. Refuses: what the lines say.
+
+Textual has no cell difference of its own: ``refresh()`` sends the whole widget, ``refresh(Region…)`` those regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gpuwatch.tui.text import SELECTED, Row, Span, width_of
+
+ROLES = (
+    "text", "title", "dim", "rule", "ok", "warn", "crit", "accent", "key", "code", "busy", "sm", "tensor", "dram",
+    "brand", "badge", "head", "foot", "foot-key", "tab",
+)  # fmt: skip
+
+
+class Lines(Widget):
+    """A screenful of rows."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"role--{role}" for role in (*ROLES, "selected")}
+    can_focus = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[Row] = []
+        self._strips: list[Strip | None] = []
+        """None: to be built when it is drawn."""
+        self._styles: dict[str, Style] = {}
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Draw these rows; only the changed part of a changed row is sent to the terminal."""
+        regions: list[Region] = []
+        strips = self._strips[: len(rows)]
+        for y, row in enumerate(rows):
+            if y < len(strips):
+                changed = changed_cells(self._rows[y], row)
+                if changed is None:
+                    continue
+                strips[y] = None
+                regions.append(Region(changed[0], y, changed[1] - changed[0], 1))
+            else:
+                strips.append(None)
+                regions.append(Region(0, y, self.size.width, 1))
+        self._rows, self._strips = list(rows), strips
+        if regions:
+            self.refresh(*regions)
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the last ``show``."""
+        if y >= len(self._strips):
+            return Strip.blank(self.size.width, self._style("text"))
+        strip = self._strips[y]
+        if strip is None:
+            strip = self._strips[y] = self._strip(self._rows[y])
+        return strip
+
+    def notify_style_update(self) -> None:
+        """Textual's call when styles change. Component styles follow after it, so strips are built when drawn."""
+        super().notify_style_update()
+        self._styles = {}
+        self._strips = [None] * len(self._rows)
+
+    def _strip(self, row: Row) -> Strip:
+        segments = [Segment(text, self._style(role)) for text, role in row]
+        return Strip(segments, sum(width_of(text) for text, _ in row))
+
+    def _style(self, role: str) -> Style:
+        """Always a real Style: Textual's NO_COLOR filter crashes on a Segment without one."""
+        style = self._styles.get(role)
+        if style is None:
+            base = role.removesuffix(SELECTED)
+            style = self.get_component_rich_style(f"role--{base}")
+            if base != role:
+                chosen = self.get_component_rich_style("role--selected")
+                style += Style(bgcolor=chosen.bgcolor, bold=True if chosen.bold else None)
+            self._styles[role] = style
+        return style
+
+
+def changed_cells(old: Row, new: Row) -> tuple[int, int] | None:
+    """First and last-plus-one cell in which two rows of the same width differ, at span borders; None if equal."""
+    if old == new:
+        return None
+    before, after = list(old), list(new)
+    start = 0
+    while before and after and before[0] == after[0]:
+        start += width_of(before.pop(0)[0])
+        after.pop(0)
+    while before and after and before[-1] == after[-1]:
+        before.pop()
+        after.pop()
+    return start, start + max(_cells(before), _cells(after))
+
+
+def _cells(spans: Sequence[Span]) -> int:
+    return sum(width_of(text) for text, _ in spans)

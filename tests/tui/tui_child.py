@@ -1,0 +1,79 @@
+"""A real application in a child process on a pseudo-terminal, fed by its parent.
+
+    python tui_child.py MODE CONTROL_FD
+
+Modes: ``ticks`` gives the next second of eight GPUs for every byte on CONTROL_FD, ``crash`` raises in the feed,
+``gone`` raises an expected error in the feed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from datetime import UTC
+from pathlib import Path
+
+os.environ |= {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "15", "TEXTUAL_SMOOTH_SCROLL": "0"}
+sys.path.insert(0, str(Path(__file__).parent))
+
+from msgspec.structs import replace
+from tui_feed import ScriptedFeed
+from tui_states import NOW_NS, SECOND, live, sample
+
+from gpuwatch.client.state import NodeState
+from gpuwatch.errors import UnavailableError
+from gpuwatch.tui.app import WatchApp
+from gpuwatch.tui.selection import ViewOptions
+
+
+def after(state: NodeState, seconds: int) -> NodeState:
+    """The state one tick later: every value of every GPU moves."""
+    now = NOW_NS + seconds * SECOND
+    devices = {i: sample(i, now, 99.0 + 5 * seconds, starved=i == 0) for i in state.devices}
+    return replace(
+        state,
+        devices=devices,
+        history={i: state.history[i].append(device) for i, device in devices.items()},
+        tick_mono_ns=now,
+        tick_wall_ns=state.tick_wall_ns + SECOND,
+        ticked_ns=now,
+    )
+
+
+class ControlledFeed(ScriptedFeed):
+    """One more second for each byte that the parent writes."""
+
+    def __init__(self, control_fd: int) -> None:
+        super().__init__(live(8))
+        self.state = live(8)
+        self.seconds = 0
+        self.control_fd = control_fd
+
+    def step(self, timeout_s: float) -> NodeState:
+        if select.select([self.control_fd], [], [], timeout_s)[0] and os.read(self.control_fd, 1):
+            self.seconds += 1
+            self.state = after(self.state, self.seconds)
+        return self.state
+
+
+def main() -> int:
+    """Run the application until the parent sends ``q`` on the terminal."""
+    mode, control = sys.argv[1], int(sys.argv[2])
+    feed: ScriptedFeed
+    match mode:
+        case "ticks":
+            feed = ControlledFeed(control)
+        case "crash":
+            feed = ScriptedFeed(live(1), RuntimeError("a bug in the feed"))
+        case _:
+            feed = ScriptedFeed(live(1), UnavailableError("the embedded daemon ended with code 70"))
+    app = WatchApp(lambda: feed, ViewOptions(zone=UTC), "ipc:///run/gpuwatch")
+    app.run(mouse=False)
+    if app.failure is not None:
+        print(f"gpuwatch: {app.failure}", file=sys.stderr)
+    return app.return_code or 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,369 @@
+"""Node states that the screen tests draw, built from model objects with numbers of real cards.
+
+The clock is ``NOW_NS``; histories are deterministic.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from gpuwatch.client.state import DeviceHistory, Link, NodeState, connecting
+from gpuwatch.model import (
+    NOT_SUPPORTED,
+    Absent,
+    AccountShare,
+    CgroupSample,
+    ClocksEvent,
+    CodeLocation,
+    Confidence,
+    CoreGroup,
+    Device,
+    DeviceProcess,
+    DeviceSample,
+    Diagnosis,
+    DriverState,
+    EvidenceRow,
+    Finding,
+    HostSample,
+    Inventory,
+    NodeInfo,
+    Pressure,
+    ProcessInfo,
+    ProcessSample,
+    Reason,
+    Role,
+    Severity,
+    Source,
+    SourceKind,
+    Standing,
+)
+from gpuwatch.wire import DiagnosisProgress
+
+GIB = 1 << 30
+SECOND = 1_000_000_000
+NOW_NS = 50_000 * SECOND
+WALL_NS = int(datetime(2026, 11, 30, 17, 20, 31, tzinfo=UTC).timestamp()) * SECOND
+MAIN = 4242
+LIVE = Source(SourceKind.LIVE)
+
+
+def device(index: int, *, gpm: bool = True) -> Device:
+    name, total, limit = ("NVIDIA H200", 141, 700.0) if gpm else ("NVIDIA A100-SXM4-80GB", 80, 400.0)
+    return Device(
+        index,
+        f"GPU-{index:08d}",
+        name,
+        f"0000:{0x1A + index:02x}:00.0",
+        mem_total_bytes=total * GIB,
+        power_limit_w=limit,
+        sm_clock_max_mhz=1980,
+        gpm=gpm,
+    )
+
+
+def sample(index: int, mono_ns: int = NOW_NS, phase: float = 0.0, *, starved: bool = False) -> DeviceSample:
+    """A plausible reading: GPU 0 starves in bursts, the others compute more or less."""
+    beat = 0.5 + 0.5 * math.sin(phase / 7 + index)
+    place = index % 8
+    busy = 11 + 9 * beat if starved else 97 - 3 * place - 12 * beat
+    sm = busy * (0.55 if starved else 0.9 - 0.07 * place)
+    return DeviceSample(
+        index,
+        mono_ns,
+        gpu_util_pct=100 if not starved else 38,
+        mem_util_pct=20,
+        mem_used_bytes=int((13.4 + 16 * place) * GIB),
+        power_w=round(138 + 40 * beat if starved else 600 - 20 * place + 30 * beat),
+        temp_c=41 if starved else 61 + place,
+        sm_clock_mhz=1980 - 15 * place,
+        mem_clock_mhz=3201,
+        clocks_event_reasons=int(ClocksEvent.SW_POWER_CAP) if index == 1 else 0,
+        gpm_window_ns=SECOND,
+        busy_pct=busy,
+        sm_active_pct=sm,
+        sm_occupancy_pct=sm / 2.5,
+        tensor_active_pct=sm * (0.1 if starved else 0.6 - 0.06 * place),
+        fp32_active_pct=3.0,
+        dram_active_pct=busy * 0.4,
+        pcie_rx_bytes_per_s=1.2 * GIB,
+        pcie_tx_bytes_per_s=0.02 * GIB,
+        processes=(DeviceProcess(MAIN + 1000 * index, int((12.9 + 16 * place) * GIB), "C"),),
+        processes_absent=None,
+        nvml_ns=900_000,
+    )
+
+
+def history(index: int, seconds: int = 100, *, starved: bool = False) -> DeviceHistory:
+    start = NOW_NS - (seconds - 1) * SECOND
+    return DeviceHistory(tuple(sample(index, start + t * SECOND, float(t), starved=starved) for t in range(seconds)))
+
+
+def host() -> HostSample:
+    return HostSample(
+        NOW_NS,
+        cpu_busy_pct=13.0,
+        core_groups=(CoreGroup("node0", 8, 14.0, 0.2), CoreGroup("node1", 8, 12.0, 0.0)),
+        psi_cpu=Pressure(0.4),
+        psi_io=Pressure(0.0),
+        psi_memory=Pressure(0.0),
+        mem_total_bytes=512 * GIB,
+        mem_available_bytes=471 * GIB,
+        swap_used_bytes=0,
+        load_1m=2.1,
+        shm_total_bytes=64 * GIB,
+        shm_used_bytes=GIB,
+        cpus_online=16,
+    )
+
+
+def infos(index: int = 0, workers: int = 1) -> dict[int, ProcessInfo]:
+    pid = MAIN + 1000 * index
+    main = ProcessInfo(
+        pid,
+        100,
+        1,
+        pid,
+        Role.MAIN,
+        "python",
+        "python train.py --data /data/imagenet --workers 1 --batch-size 256",
+        "ada",
+        1000,
+        cgroup="/user.slice/user-1000.slice/session-7.scope",
+        container="slurm job 42",
+        device_indices=(index,),
+        python=True,
+    )
+    out = {pid: main}
+    for number in range(workers):
+        child = pid + 1 + number
+        out[child] = replace(main, pid=child, ppid=pid, role=Role.LOADER_WORKER, comm="pt_data_worker")
+    return out
+
+
+def processes(index: int = 0, workers: int = 1) -> dict[int, ProcessSample]:
+    pid = MAIN + 1000 * index
+    out = {
+        pid: ProcessSample(
+            pid, 100, NOW_NS, "S", 9.0, num_threads=71, running_threads=1, rss_bytes=4 * GIB, read_bytes=0,
+            wchan="futex_wait_queue",
+        )
+    }  # fmt: skip
+    for number in range(workers):
+        child = pid + 1 + number
+        out[child] = ProcessSample(
+            child, 100, NOW_NS, "R", 99.6, num_threads=1, running_threads=1, rss_bytes=GIB, read_bytes=900 * GIB
+        )
+    return out
+
+
+def finding() -> Finding:
+    return Finding(
+        cause="loader_too_few_workers",
+        summary="The GPU waits for data: the only loader worker is busy all the time while 14 cores are idle.",
+        severity=Severity.CRITICAL,
+        lost_share=0.88,
+        gain_max=8.3,
+        gain_basis="1 / (1 - 0.88): if the whole wait for data went away and nothing else took its place.",
+        confidence=Confidence.HIGH,
+        evidence=(
+            EvidenceRow("main thread waits in the loader", 88.0, "%", "stack samples (n=48)", 5.0),
+            EvidenceRow("workers busy", 99.6, "%", "/proc", 20.0),
+            EvidenceRow("cores that are free", 14.0, "", "/proc/stat", 20.0, "of 16 allowed"),
+            EvidenceRow("GPU busy", 11.9, "%", "GPM", 20.0),
+            EvidenceRow("read from storage", 3.1 * (1 << 20), "bytes/s", "/proc/PID/io", 20.0),
+        ),
+        remedy="Raise num_workers from 1 to 8 in the DataLoader and set persistent_workers=True; "
+        "then measure again, because the next limit may be the transform itself.",
+        location=CodeLocation("/home/ada/project/train.py", 88, "main", 0.94),
+        alternatives=("loader_slow_transform",),
+        experiment="run with num_workers=8 for a minute: if the wait halves, it was the number of workers",
+    )
+
+
+def diagnosis(pid: int = MAIN, index: int = 0) -> Diagnosis:
+    second = Finding(
+        "pageable_copies",
+        "Batches are copied from pageable memory, so each copy blocks the Python thread.",
+        Severity.WARNING,
+        0.11,
+        1.12,
+        "share of samples in the copy",
+        Confidence.MEDIUM,
+        remedy="pin_memory=True and .to(device, non_blocking=True)",
+        standing=Standing.CONTRIBUTING,
+    )
+    return Diagnosis(
+        pid,
+        (index,),
+        20.0,
+        (finding(), second),
+        account=(
+            AccountShare("waiting_for_data", 0.762),
+            AccountShare("computing", 0.119),
+            AccountShare("copying", 0.079),
+            AccountShare("other_host_work", 0.037),
+            AccountShare("unattributed", 0.003),
+        ),
+        command="python train.py",
+        end_mono_ns=NOW_NS - 42 * SECOND,
+        end_wall_ns=WALL_NS - 42 * SECOND,
+        missing=("stacks of pid 4243: permission denied; set kernel.yama.ptrace_scope=0 or run as its user",),
+    )
+
+
+def node(count: int = 1, *, gpm: bool = True, source: Source = LIVE) -> Inventory:
+    return Inventory(
+        NodeInfo("h200-07.cluster", "6.8.0", "boot", 16, 512 * GIB, "580.95.05", "13.0", "13.580.95", "0.1.0"),
+        tuple(device(i, gpm=gpm) for i in range(count)),
+        source=source,
+    )
+
+
+def live(count: int = 1, *, seconds: int = 100, diagnosed: bool = True) -> NodeState:
+    state = NodeState(
+        "ipc:///run/gpuwatch/stream",
+        Link.LIVE,
+        inventory=node(count),
+        devices={i: sample(i, phase=99.0, starved=i == 0) for i in range(count)},
+        history={i: history(i, seconds, starved=i == 0) for i in range(count)},
+        host=host(),
+        tick_mono_ns=NOW_NS,
+        tick_wall_ns=WALL_NS,
+        heard_ns=NOW_NS,
+        ticked_ns=NOW_NS,
+        diagnoses=(diagnosis(),) if diagnosed else (),
+        cgroups={MAIN: CgroupSample(MAIN, NOW_NS, 8.0, 1000, 120, 5_000_000)},
+    )
+    for i in range(count):
+        state = replace(
+            state,
+            infos=state.infos | infos(i, 1 if i == 0 else 4),
+            processes=state.processes | processes(i, 1 if i == 0 else 4),
+        )
+    return state
+
+
+def stale() -> NodeState:
+    return replace(live(2), link=Link.STALE, detail="last sample 7 s ago", ticked_ns=NOW_NS - 7 * SECOND)
+
+
+def lost() -> NodeState:
+    return replace(live(2), link=Link.LOST, detail="nothing heard for 42 s", ticked_ns=NOW_NS - 43 * SECOND)
+
+
+def hung() -> NodeState:
+    """GPU 3 of eight has not answered for twelve seconds."""
+    state = live(8)
+    late = replace(state.devices[3], mono_ns=NOW_NS - 12 * SECOND)
+    return replace(state, devices=state.devices | {3: late})
+
+
+def absent() -> NodeState:
+    """GPU 0 has no tensor counter and no permission for power; GPU 1 was lost."""
+    state = live(2)
+    first = replace(
+        state.devices[0],
+        tensor_active_pct=NOT_SUPPORTED,
+        power_w=Absent(Reason.NO_PERMISSION),
+        processes=(),
+        processes_absent=Absent(Reason.NO_PERMISSION, "container without --pid=host"),
+    )
+    away = Absent(Reason.LOST)
+    gone = DeviceSample(
+        1, NOW_NS, gpu_util_pct=away, mem_used_bytes=away, power_w=away, temp_c=away, sm_clock_mhz=away,
+        busy_pct=away, sm_active_pct=away, tensor_active_pct=away, dram_active_pct=away, processes_absent=away,
+    )  # fmt: skip
+    return replace(state, devices={0: first, 1: gone})
+
+
+def without_gpm() -> NodeState:
+    """An A100: NVML's utilization is the only proxy."""
+    state = live(1, diagnosed=False)
+
+    def proxy(s: DeviceSample) -> DeviceSample:
+        return replace(
+            s, busy_pct=NOT_SUPPORTED, sm_active_pct=NOT_SUPPORTED, tensor_active_pct=NOT_SUPPORTED,
+            dram_active_pct=NOT_SUPPORTED, sm_occupancy_pct=NOT_SUPPORTED,
+        )  # fmt: skip
+
+    return replace(
+        state,
+        inventory=node(1, gpm=False),
+        devices={0: proxy(state.devices[0])},
+        history={0: DeviceHistory(tuple(proxy(s) for s in state.history[0].samples))},
+    )
+
+
+def recorded(*, ended: bool = False) -> NodeState:
+    source = Source(SourceKind.RECORDED, "starved-loader.gwrec", WALL_NS - 86_400 * SECOND, 1.0, ended)
+    return replace(live(1), inventory=node(1, source=source))
+
+
+def no_driver() -> NodeState:
+    inventory = replace(
+        node(0),
+        driver=DriverState.NO_DRIVER,
+        driver_hint="libnvidia-ml is installed, the kernel module is not loaded: try modprobe nvidia, then nvidia-smi.",
+    )
+    return replace(live(0, diagnosed=False), inventory=inventory)
+
+
+def no_gpus() -> NodeState:
+    return live(0, diagnosed=False)
+
+
+def no_processes() -> NodeState:
+    state = live(1, diagnosed=False)
+    return replace(
+        state,
+        infos={},
+        processes={},
+        devices={0: replace(state.devices[0], processes=(), busy_pct=0.0, sm_active_pct=0.0)},
+    )
+
+
+def diagnosing() -> NodeState:
+    progress = DiagnosisProgress(1, 2, MAIN, (0,), 8.0, 20.0, "sampling stacks")
+    return replace(live(1, diagnosed=False), progress=progress)
+
+
+def waiting() -> NodeState:
+    return NodeState("ipc:///run/gpuwatch/stream", Link.LIVE, inventory=node(2), ticked_ns=NOW_NS)
+
+
+def incompatible() -> NodeState:
+    detail = "the daemon speaks protocol 2.0, this client 1.0: update gpuwatch on this machine"
+    return replace(connecting("ipc:///run/gpuwatch/stream", detail), link=Link.INCOMPATIBLE)
+
+
+def strange_names() -> NodeState:
+    """Wide characters and control characters in names that users choose."""
+    state = live(1)
+    info = replace(state.infos[MAIN], command="python 学習.py \x1b[31m --name=Привет\u202e", user="李雷")
+    return replace(state, infos=state.infos | {MAIN: info})
+
+
+STATES = {
+    "connecting": connecting("ipc:///run/gpuwatch/stream", "no answer yet"),
+    "waiting": waiting(),
+    "live1": live(1),
+    "live8": live(8),
+    "live16": live(16),
+    "undiagnosed": live(2, diagnosed=False),
+    "diagnosing": diagnosing(),
+    "stale": stale(),
+    "lost": lost(),
+    "incompatible": incompatible(),
+    "hung": hung(),
+    "absent": absent(),
+    "without_gpm": without_gpm(),
+    "recorded": recorded(),
+    "recorded_ended": recorded(ended=True),
+    "no_driver": no_driver(),
+    "no_gpus": no_gpus(),
+    "no_processes": no_processes(),
+    "strange_names": strange_names(),
+}
