@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,14 +108,22 @@ def parse_dump(output: bytes) -> tuple[ThreadStack, ...]:
             name=thread.thread_name or _name_of_main(thread),
             active=thread.active,
             owns_gil=thread.owns_gil,
-            frames=tuple(
-                # A native frame has no file but the library it lies in.
-                Frame(frame.name, frame.filename or (frame.module or "").rsplit("/", 1)[-1], max(0, frame.line))
-                for frame in thread.frames
-            ),
+            frames=_stack(tuple((f.name, f.filename, f.module or "", f.line) for f in thread.frames)),
         )
         for thread in _decoder.decode(output)
     )
+
+
+@lru_cache(maxsize=2048)
+def _stack(frames: tuple[tuple[str, str, str, int], ...]) -> tuple[Frame, ...]:
+    """The same stack again is the same object: a burst repeats a few stacks hundreds of times (20 MiB otherwise)."""
+    return tuple(_frame(*frame) for frame in frames)
+
+
+@lru_cache(maxsize=4096)
+def _frame(name: str, filename: str, module: str, line: int) -> Frame:
+    """A native frame has no file but the library it lies in."""
+    return Frame(sys.intern(name), sys.intern(filename or module.rsplit("/", 1)[-1]), max(0, line))
 
 
 def _name_of_main(thread: _Thread) -> str:

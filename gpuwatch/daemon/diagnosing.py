@@ -159,6 +159,7 @@ class Diagnosing:
             command=diagnosis.command or (info.command if info else ""),
             end_wall_ns=diagnosis.end_wall_ns or self._wall(),
         )
+        self._decider.concluded(diagnosis)
         subject = Subject(diagnosis.pid, diagnosis.device_indices)
         others = [d for d in self.finished if (d.pid, d.device_indices) != (subject.pid, subject.device_indices)]
         self.finished = (diagnosis, *others)[:KEEP_DIAGNOSES]

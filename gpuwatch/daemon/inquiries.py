@@ -26,12 +26,23 @@ Judge = Callable[[Sequence[Observation], int, tuple[int, ...]], Diagnosis]
 """Observations, pid, device indices to a diagnosis. Pure; runs in a worker thread."""
 
 INQUIRY_S = 8.0
-BEFORE_S = 10.0
-"""Observations before an inquiry that are judged with it."""
+BEFORE_S = 0.0
+"""Observations before an inquiry that are judged with it: none. They have no stacks, and may be of another phase: with
+10 s of them a job's start was mixed into its first verdict, which then advised 4 workers where 15 were needed (H200)."""
 MIN_REQUEST_S = 2.0
 MAX_REQUEST_S = 50.0
-"""The ring keeps 60 s, 10 of which come before the inquiry."""
-FIRST_LOOK_S = 15.0
+"""The ring keeps 60 s."""
+FIRST_LOOK_S = 20.0
+"""Age of a job at its first look: imports, cuDNN's search and the first batches are no steady state."""
+HEALTHY_LOOK_S = 30.0
+"""A job whose GPU is well used is looked at once too, so that the screen says so."""
+OLD_JOB_S = 60.0
+FIRST_WINDOW_S = 4.0
+"""A job that was there long before us is past its start: a person who opens the screen need not wait ``after_s``."""
+TICKS_PER_S = 100
+"""USER_HZ, in which /proc gives start times; 100 on every Linux that NVIDIA supports."""
+NOT_SETTLED = frozenset({"warming_up", "unattributed"})
+"""Verdicts that ask for another look as soon as one is allowed."""
 MIN_SPACING_S = 60.0
 """Stack bursts slow the watched job: at most one a minute that nobody asked for."""
 SM_ACTIVE_BELOW_PCT = 30.0
@@ -49,6 +60,15 @@ class _Past(Struct):
     """Start of its last inquiry; -1 before the first."""
     judged_busy_pct: float | None = None
     judged_idle: bool = False
+    judged_low: bool = False
+    started_ns: int | None = None
+    """On the same clock, by /proc; None when not known."""
+    settled: bool = True
+
+    def age_s(self, mono_ns: int) -> float:
+        """Since it was started, or since we know of it."""
+        since = self.appeared_ns if self.started_ns is None else min(self.appeared_ns, self.started_ns)
+        return (mono_ns - since) / 1e9
 
 
 class Decider:
@@ -72,6 +92,9 @@ class Decider:
         self._subjects = self.jobs.subjects(infos)
         # By pid: a job that appears on one more device is the same job, and is not looked at twice a minute.
         self._past = {pid: self._past.get(pid, _Past(mono_ns)) for pid in self._subjects}
+        for pid, past in self._past.items():
+            if past.started_ns is None and pid in infos:
+                past.started_ns = infos[pid].start_ticks * (1_000_000_000 // TICKS_PER_S)
 
     def due(self, mono_ns: int) -> Subject | None:
         """The job that has waited longest of those whose turn it is."""
@@ -87,6 +110,13 @@ class Decider:
         activity = self._lowest(subject, self.settings.after_s)
         past.judged_busy_pct = activity.busy_pct if activity else None
         past.judged_idle = self._idle(subject)
+        past.judged_low = activity is not None and self._low(activity)
+
+    def concluded(self, diagnosis: Diagnosis) -> None:
+        """A verdict is there: an unsettled one is looked at again soon."""
+        past = self._past.get(diagnosis.pid)
+        if past is not None:
+            past.settled = diagnosis.verdict.cause not in NOT_SETTLED
 
     def _is_due(self, subject: Subject, mono_ns: int) -> bool:
         if any(index in self.occupied for index in subject.device_indices):
@@ -95,25 +125,27 @@ class Decider:
         since_s = (mono_ns - past.judged_ns) / 1e9
         if past.judged_ns >= 0 and since_s < MIN_SPACING_S:
             return False
+        age_s = past.age_s(mono_ns)
+        first = past.judged_ns < 0
+        window_s = min(self.settings.after_s, FIRST_WINDOW_S) if first and age_s >= OLD_JOB_S else self.settings.after_s
         idle = self._idle(subject)
-        activity = self._lowest(subject, self.settings.after_s)
-        if activity is None or (self._all_idle(subject, self.settings.after_s) and not idle):
+        activity = self._lowest(subject, window_s)
+        if activity is None or (self._all_idle(subject, window_s) and not idle):
             return False  # Nothing known yet, or still within the time that a job may be quiet.
-        if past.judged_ns < 0:
-            seen_s = (mono_ns - past.appeared_ns) / 1e9
-            return idle or self._low(activity) or seen_s >= FIRST_LOOK_S
-        return since_s >= self.settings.every_s or self._changed(past, activity, idle)
-
-    def _changed(self, past: _Past, activity: Activity, idle: bool) -> bool:
-        if idle != past.judged_idle:
-            return True
-        if activity.busy_pct is None or past.judged_busy_pct is None:
-            return False
-        return abs(activity.busy_pct - past.judged_busy_pct) >= CHANGED_PCT
+        if first:
+            return idle or age_s >= (FIRST_LOOK_S if self._low(activity) else HEALTHY_LOOK_S)
+        return not past.settled or since_s >= self.settings.every_s or self._changed(past, activity, idle)
 
     def _low(self, activity: Activity) -> bool:
         busy_low = activity.busy_pct is not None and activity.busy_pct < self.settings.busy_below_pct
         return busy_low or (activity.sm_active_pct is not None and activity.sm_active_pct < SM_ACTIVE_BELOW_PCT)
+
+    def _changed(self, past: _Past, activity: Activity, idle: bool) -> bool:
+        if idle != past.judged_idle or (self._low(activity) and not past.judged_low):
+            return True
+        if activity.busy_pct is None or past.judged_busy_pct is None:
+            return False
+        return abs(activity.busy_pct - past.judged_busy_pct) >= CHANGED_PCT
 
     def _lowest(self, subject: Subject, window_s: float) -> Activity | None:
         """Of the job's least busy device: one starved GPU of eight holds up the other seven."""

@@ -53,6 +53,7 @@ class Moment(Struct, frozen=True):
     rx_bytes_per_s: float | None
     tx_bytes_per_s: float | None
     window_ns: int
+    mono_ns: int = 0
 
 
 class Account(Struct, frozen=True):
@@ -128,6 +129,7 @@ def moments(evidence: Evidence) -> list[Moment]:
             rx_bytes_per_s=max(rx, default=None),
             tx_bytes_per_s=max(tx, default=None),
             window_ns=max(w.end_ns - w.start_ns for w in covering),
+            mono_ns=stack.mono_ns,
         )
         found.append(_with_counters(moment))
     return found

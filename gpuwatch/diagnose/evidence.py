@@ -158,15 +158,22 @@ class Evidence(Struct, frozen=True):
         return max((w.busy for w in self.windows), default=0.0)
 
 
-def assemble(observations: Sequence[Observation], pid: int, device_indices: tuple[int, ...] = ()) -> Evidence:
-    """Gather what concerns the job whose GPU process is ``pid`` (0: no process, only ``device_indices``)."""
+def assemble(
+    observations: Sequence[Observation], pid: int, device_indices: tuple[int, ...] = (), *, since_ns: int = 0
+) -> Evidence:
+    """Gather what concerns the job whose GPU process is ``pid`` (0: no process, only ``device_indices``).
+
+    ``since_ns`` leaves earlier readings out, but not what was learnt once: inventory, process facts, source lines.
+    """
+    if since_ns:
+        observations = [kept for o in observations if (kept := _since(o, since_ns)) is not None]
     inventory = next((o for o in reversed(observations) if isinstance(o, Inventory)), None)
     device_samples = [o for o in observations if isinstance(o, DeviceSample)]
     devices_of_pid = {s.device_index for s in device_samples if any(p.pid == pid for p in s.processes)}
     indices = device_indices or tuple(sorted(devices_of_pid)) or (0,)
     own = [s for s in device_samples if s.device_index in indices]
     job = _Job(observations, pid)
-    times = [s.mono_ns for s in own] + [s.mono_ns for s in job.ticks]
+    times = [s.mono_ns for s in own] + [s.mono_ns for s in job.ticks if s.samples]
     start, end = (min(times), max(times)) if times else (0, 0)
     all_devices = inventory.devices if inventory else ()
     devices = tuple(d for d in all_devices if d.index in indices)
@@ -196,6 +203,15 @@ def assemble(observations: Sequence[Observation], pid: int, device_indices: tupl
         clock_share=_clock_share(own, devices),
         gone=any(pid in t.gone for t in job.ticks),
     )
+
+
+def _since(observation: Observation, since_ns: int) -> Observation | None:
+    """The observation, or of an earlier one what stays true, or None."""
+    if isinstance(observation, (Inventory, SourceLine)) or observation.mono_ns >= since_ns:
+        return observation
+    if isinstance(observation, ProcessTick) and observation.infos:
+        return ProcessTick(observation.mono_ns, infos=observation.infos)
+    return None
 
 
 class _Job:

@@ -100,7 +100,9 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     count = len(e.workers)
     held = sum(account.held.get(a, 0.0) for a in _WAITS)
     advice = advise_workers(count, held, account.computing, e.host.cpus, cores_per_worker=cores)
-    full = not case.throttled and ((e.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or advice.advised <= count)
+    # A sixteenth worker beside fifteen is no remedy either.
+    few_more = advice.advised < count * t.WORTHWHILE
+    full = not case.throttled and ((e.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or few_more)
     loop = account.location(*_WAITS)
     hot = view.where if view else None
     hot_text = f" in {view.library}" if view and view.library else ""

@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch.diagnose import blind, device, gates, host, input, transfer
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.account import balance, workers
+from gpuwatch.diagnose.account import balance, moments, workers
 from gpuwatch.diagnose.advice import finding, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Evidence, assemble
@@ -23,7 +23,32 @@ _SEVERITY_RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 def diagnose(observations: Sequence[Observation], pid: int, device_indices: tuple[int, ...] = ()) -> Diagnosis:
     """The diagnosis of the job whose GPU process is ``pid`` (0: of a GPU without one). Same input, same output."""
-    return judge(assemble(observations, pid, device_indices))
+    evidence = assemble(observations, pid, device_indices)
+    steady_ns = steady_from(evidence)
+    if steady_ns is None:
+        return judge(evidence)
+    left_out = (steady_ns - evidence.start_ns) / 1e9
+    diagnosis = judge(assemble(observations, pid, device_indices, since_ns=steady_ns))
+    note = f"the first {left_out:.0f} s were start-up or compilation and are left out"
+    return msgspec.structs.replace(diagnosis, missing=(*diagnosis.missing, note))
+
+
+def steady_from(evidence: Evidence) -> int | None:
+    """Where the steady state begins, on the clock of the evidence; None when the window is of one kind.
+
+    Averages over phases name the wrong cause. A window that begins with imports or compilation and goes on for long
+    enough without is judged from there; one that has them scattered all over has them as its cause.
+    """
+    found = moments(evidence)
+    warm = [m for m in found if m.doing.activity in (Activity.STARTING, Activity.COMPILING)]
+    if not warm:
+        return None
+    last = warm[-1].mono_ns
+    after = [m for m in found if m.mono_ns > last]
+    before = [m for m in found if m.mono_ns <= last]
+    if len(after) < 2 * t.MIN_STACKS or len(warm) < t.STARTUP_SHARE * len(before):
+        return None
+    return last
 
 
 def judge(evidence: Evidence) -> Diagnosis:
@@ -140,7 +165,9 @@ def _no_gpu_readings(case: Case) -> Finding:
 def _missing(case: Case) -> tuple[str, ...]:
     """What would have made this surer, each with its remedy."""
     e = case.evidence
-    notes = [f"stacks: {error}" for error in e.stack_errors]
+    # A few torn reads in a burst that gave enough samples are how sampling without stopping the job works.
+    told = case.account is None or (bool(e.workers) and case.workers is None)
+    notes = [f"stacks: {error}" for error in e.stack_errors] if told else []
     if e.pid and case.account is None and not notes and e.windows:
         notes.append(f"stacks: only {len(e.main_stacks)} samples of the GPU process; watch longer")
     if e.windows and not e.gpm:

@@ -28,6 +28,8 @@ MAIN_BUSY_CORES = 0.60
 
 WORKER_QUEUE_IDLE = 0.50
 """Workers that wait for work this often are ahead of the main process: the loader's transfer is slow, not they."""
+WORTHWHILE = 1.15
+"""More workers by less than this factor are not worth an advice."""
 HOST_CPU_FULL_PCT = 85.0
 """Above this more workers find no core."""
 DISK_WAIT_STATE = 0.30

@@ -223,3 +223,52 @@ def test_thermal_throttling_is_named_beside_the_load_and_power_capping_is_not_a_
     loop = (b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]))
     assert judged(with_bits(0x20, 1200), *loop).verdict.cause == "thermal_throttle"
     assert judged(with_bits(0x4, 1530), *loop).verdict.cause == "healthy"
+
+
+IMPORTING = (
+    Frame("get_code", "<frozen importlib._bootstrap_external>", 1),
+    Frame("<module>", "/home/ann/fit.py", 1),
+)
+
+
+def test_a_start_up_at_the_beginning_of_the_window_is_not_mixed_into_the_steady_state() -> None:
+    """Averaged over all of it, the loader would seem to need half of the workers that it needs."""
+    starting = b.stacks([(IMPORTING, True)])[:40]
+    steady = b.stacks([(b.WAITING, False)] * 9 + [(b.LAUNCHING, True)])[40:]
+    d = judged(b.gpu([0] * 9 + [90]), b.ticks(b.process(PID, 0.1, state="S"), [b.process(5001, 1.0)]), b.host(),
+               starting, steady)  # fmt: skip
+    assert d.verdict.cause == "loader_too_few_workers"
+    assert len(d.findings) == 1
+    waiting = next(row for row in d.verdict.evidence if "waits for a batch" in row.name)
+    assert waiting.value == pytest.approx(90.0, abs=3)
+    assert any("start-up" in note for note in d.missing)
+
+
+def test_a_job_that_only_starts_up_is_told_so_and_not_ill() -> None:
+    d = judged(b.gpu([0, 0, 3]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(IMPORTING, True)]))
+    assert d.verdict.cause == "warming_up"
+    assert d.verdict.severity is Severity.INFO
+
+
+def test_compilation_scattered_over_the_window_is_a_cause_and_not_a_start_up() -> None:
+    compiling = (
+        Frame("compile_inner", b.LIB + "torch/_inductor/compile_fx.py", 5),
+        Frame("fit", "/home/ann/fit.py", 33),
+    )
+    d = judged(b.gpu([0, 60, 60]), b.ticks(b.process(PID, 1.0)), b.host(),
+               b.stacks([(compiling, True), (b.LAUNCHING, True), (b.LAUNCHING, True)]))  # fmt: skip
+    assert d.verdict.cause == "recompilation"
+
+
+def test_torn_reads_in_a_good_burst_are_no_news() -> None:
+    torn = StackSample(PID, PID, b.times()[3], error="py-spy: torn read (3 times; sampling goes on)")
+    d = judged(b.gpu([98]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]), [torn])
+    assert d.verdict.cause == "healthy"
+    assert d.missing == ()
+
+
+def test_one_more_worker_beside_fourteen_is_not_an_advice() -> None:
+    workers = [b.process(5001 + i, 0.8) for i in range(14)]
+    d = judged(b.gpu([90, 90, 10]), b.ticks(b.process(PID, 0.5), workers), b.host(78.0),
+               b.stacks([(b.LAUNCHING, True), (b.LAUNCHING, True), (b.WAITING, False)]))  # fmt: skip
+    assert d.verdict.cause == "loader_slow_transform"

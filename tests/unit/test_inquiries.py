@@ -73,21 +73,39 @@ def first_due(
     return -1
 
 
-def test_a_starved_gpu_is_diagnosed_after_the_time_that_was_set() -> None:
+def test_a_starved_gpu_is_diagnosed_once_its_job_is_past_its_start() -> None:
     low = lambda second: (sample(second, busy=12.0),)  # noqa: E731 -- one-line script of a GPU
-    assert first_due(Decider(DiagnosisConfig()), low, range(100, 200)) == 110
-    assert first_due(Decider(DiagnosisConfig(after_s=3.0)), low, range(100, 200)) == 103
+    assert first_due(Decider(DiagnosisConfig()), low, range(100, 200)) == 120
+    assert first_due(Decider(DiagnosisConfig(after_s=25.0)), low, range(100, 200)) == 125
+
+
+def test_a_job_that_was_there_before_us_is_not_kept_waiting() -> None:
+    decider = Decider(DiagnosisConfig())
+    old = {17: info(17)}  # started at 17 ticks, 0.17 s after boot
+    for second in range(100, 105):
+        decider.observe((sample(second, busy=12.0),), old, second * S)
+        assert decider.due(second * S) == (JOB if second == 104 else None)
+
+
+def test_a_start_up_or_an_unclear_verdict_is_looked_at_again_as_soon_as_a_burst_is_allowed() -> None:
+    low = lambda second: (sample(second, busy=12.0),)  # noqa: E731
+    for cause, again in (("warming_up", 180), ("unattributed", 180), ("launch_bound", 420)):
+        decider = Decider(DiagnosisConfig())
+        assert first_due(decider, low, range(100, 200), begin=True) == 120
+        finding = Finding(cause, "s", Severity.INFO, 0.1, 1.0, "b", Confidence.LOW)
+        decider.concluded(Diagnosis(17, (0,), 8.0, (finding,)))
+        assert first_due(decider, low, range(121, 1000)) == again
 
 
 def test_short_bursts_do_not_hide_a_starved_gpu() -> None:
     """Busy one second in four: never low for ten seconds in a row, low on average."""
     bursts = lambda second: (sample(second, busy=100.0 if second % 4 == 0 else 5.0),)  # noqa: E731
-    assert first_due(Decider(DiagnosisConfig()), bursts, range(100, 200)) == 110
+    assert first_due(Decider(DiagnosisConfig()), bursts, range(100, 200)) == 120
 
 
 def test_a_gpu_that_is_busy_with_empty_sms_is_diagnosed() -> None:
     hollow = lambda second: (sample(second, busy=100.0, sm=4.0),)  # noqa: E731
-    assert first_due(Decider(DiagnosisConfig()), hollow, range(100, 200)) == 110
+    assert first_due(Decider(DiagnosisConfig()), hollow, range(100, 200)) == 120
 
 
 def test_without_gpm_the_utilization_of_nvml_decides() -> None:
@@ -95,14 +113,14 @@ def test_without_gpm_the_utilization_of_nvml_decides() -> None:
         absent = Absent(Reason.NOT_SUPPORTED)
         return (msgspec.structs.replace(sample(second, busy=absent, sm=absent), gpu_util_pct=30),)
 
-    assert first_due(Decider(DiagnosisConfig()), old_card, range(100, 200)) == 110
+    assert first_due(Decider(DiagnosisConfig()), old_card, range(100, 200)) == 120
 
 
-def test_a_healthy_job_is_looked_at_after_15_s_and_then_every_five_minutes() -> None:
+def test_a_healthy_job_is_looked_at_after_30_s_and_then_every_five_minutes() -> None:
     decider = Decider(DiagnosisConfig())
     healthy = lambda second: (sample(second),)  # noqa: E731
-    assert first_due(decider, healthy, range(100, 200), begin=True) == 115
-    assert first_due(decider, healthy, range(116, 1000)) == 415
+    assert first_due(decider, healthy, range(100, 200), begin=True) == 130
+    assert first_due(decider, healthy, range(131, 1000)) == 430
 
 
 def test_a_job_that_holds_memory_and_does_nothing_has_its_minute_first() -> None:
@@ -113,10 +131,10 @@ def test_a_job_that_holds_memory_and_does_nothing_has_its_minute_first() -> None
 
 def test_a_job_that_gets_worse_is_looked_at_again_at_once_but_at_most_once_a_minute() -> None:
     decider = Decider(DiagnosisConfig())
-    assert first_due(decider, lambda s: (sample(s),), range(100, 200), begin=True) == 115
-    worse = lambda second: (sample(second, busy=95.0 if second < 120 else 20.0),)  # noqa: E731
-    assert first_due(decider, worse, range(116, 1000), begin=True) == 175
-    assert first_due(decider, worse, range(176, 1000)) == 475, "and not every minute while nothing changes"
+    assert first_due(decider, lambda s: (sample(s),), range(100, 200), begin=True) == 130
+    worse = lambda second: (sample(second, busy=95.0 if second < 140 else 20.0),)  # noqa: E731
+    assert first_due(decider, worse, range(131, 1000), begin=True) == 190
+    assert first_due(decider, worse, range(191, 1000)) == 490, "and not every minute while nothing changes"
 
 
 def test_no_readings_and_no_processes_start_nothing() -> None:
@@ -143,16 +161,16 @@ def test_switched_off_means_off() -> None:
 
 def test_a_pid_on_several_devices_is_one_job_and_its_emptiest_device_decides() -> None:
     decider = Decider(DiagnosisConfig())
-    for second in range(100, 111):
+    for second in range(100, 121):
         decider.observe((sample(second, index=0), sample(second, busy=0.0, sm=0.0, index=2)), {}, second * S)
-    assert decider.due(110 * S) == Subject(17, (0, 2))
+    assert decider.due(120 * S) == Subject(17, (0, 2))
 
 
 def test_a_job_that_appears_on_one_more_device_is_not_looked_at_twice_a_minute() -> None:
     decider = Decider(DiagnosisConfig())
-    assert first_due(decider, lambda s: (sample(s, busy=10.0),), range(100, 200), begin=True) == 110
+    assert first_due(decider, lambda s: (sample(s, busy=10.0),), range(100, 200), begin=True) == 120
     both = lambda s: (sample(s, busy=10.0), sample(s, busy=10.0, index=1))  # noqa: E731
-    assert first_due(decider, both, range(111, 1000)) == 410
+    assert first_due(decider, both, range(121, 1000)) == 420
 
 
 def test_our_own_probe_is_not_diagnosed_by_itself() -> None:
@@ -172,7 +190,7 @@ def test_two_jobs_take_turns_by_who_has_waited_longest() -> None:
         if subject is not None:
             decider.started(subject, second * S)
             order.append((second, subject.pid))
-    assert order == [(110, 17), (111, 18)]
+    assert order == [(120, 17), (121, 18)]
 
 
 def test_a_list_of_processes_that_could_not_be_read_does_not_end_a_job() -> None:
@@ -277,7 +295,7 @@ def test_an_inquiry_looks_closely_tells_each_second_and_ends_with_a_verdict() ->
     assert [p.done_s for p in told if isinstance(p, Progress)] == [1, 2, 3, 4, 5, 6, 7]
     assert bench.asked == []
     bench.step(8.0)
-    assert bench.asked == [990 * S], "ten seconds from before are judged with it"
+    assert bench.asked == [1000 * S], "what came before may be another phase"
     assert bench.judged.wait(10)
     verdict = bench.step(8.1)
     assert isinstance(verdict, Diagnosis)
