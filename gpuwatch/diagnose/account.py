@@ -19,7 +19,15 @@ from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.evidence import Evidence, GpuWindow
-from gpuwatch.diagnose.frames import Activity, Doing, classify, driving_thread, worker_activity
+from gpuwatch.diagnose.frames import (
+    Activity,
+    Doing,
+    classify,
+    driving_thread,
+    native_activity,
+    python_leaf,
+    worker_activity,
+)
 from gpuwatch.model import AccountShare, CodeLocation, Frame
 
 COMPUTING = "computing"
@@ -64,11 +72,11 @@ class Account(Struct, frozen=True):
     """GPU time lost while the driving thread did this."""
     held: dict[Activity, float]
     """Share of the samples in this activity, whether the GPU was busy or not."""
-    where: dict[Activity, dict[Frame, int]]
-    """Lines of the user's code per activity, with counts."""
+    where: dict[Activity, dict[Frame, float]]
+    """Lines of the user's code per activity, with the samples on each."""
     samples: int
-    lines: dict[Activity, int]
-    """Samples per activity."""
+    lines: dict[Activity, float]
+    """Samples per activity; a sample that native frames split counts in parts."""
     copy_rx_bytes_per_s: float | None = None
     """Mean PCIe rate towards the GPU while the thread was copying."""
     copy_tx_bytes_per_s: float | None = None
@@ -88,13 +96,14 @@ class Account(Struct, frozen=True):
 
     def location(self, *activities: Activity) -> CodeLocation | None:
         """The line of the user's code that most samples of these activities stand on."""
-        lines: Counter[Frame] = Counter()
+        lines: dict[Frame, float] = defaultdict(float)
         for activity in activities:
-            lines.update(self.where.get(activity, {}))
-        total = sum(self.lines.get(a, 0) for a in activities)
+            for frame, count in self.where.get(activity, {}).items():
+                lines[frame] += count
+        total = sum(self.lines.get(a, 0.0) for a in activities)
         if not lines or not total:
             return None
-        frame, count = lines.most_common(1)[0]
+        frame, count = max(lines.items(), key=lambda item: item[1])
         return CodeLocation(frame.file, frame.line, frame.function, count / total)
 
     def shares(self) -> tuple[AccountShare, ...]:
@@ -171,14 +180,15 @@ def balance(evidence: Evidence) -> Account | None:
     if busy is None or len(found) < t.MIN_STACKS:
         return None
     lost: dict[Activity, float] = defaultdict(float)
-    where: dict[Activity, Counter[Frame]] = defaultdict(Counter)
-    lines: Counter[Activity] = Counter()
+    where: dict[Activity, dict[Frame, float]] = defaultdict(lambda: defaultdict(float))
+    lines: dict[Activity, float] = defaultdict(float)
+    native = _native_split(evidence)
     for moment in found:
-        activity = moment.doing.activity
-        lines[activity] += 1
-        lost[activity] += 1.0 - moment.busy
-        if moment.doing.where is not None:
-            where[activity][moment.doing.where] += 1
+        for activity, part in _parts(moment.doing, native).items():
+            lines[activity] += part
+            lost[activity] += part * (1.0 - moment.busy)
+            if moment.doing.where is not None:
+                where[activity][moment.doing.where] += part
     sampled_loss = sum(lost.values())
     scale = (1.0 - busy) / sampled_loss if sampled_loss else 0.0
     return Account(
@@ -195,6 +205,35 @@ def balance(evidence: Evidence) -> Account | None:
     )
 
 
+_Split = dict[tuple[str, int], dict[Activity, float]]
+
+
+def _native_split(evidence: Evidence) -> _Split:
+    """(file name, line) of the innermost Python frame to what the C code below it was doing, as shares.
+
+    Only stacks with native frames know that; they are taken rarely, so they say how a line's time divides and the
+    many plain stacks say how often the line runs.
+    """
+    counts: dict[tuple[str, int], Counter[Activity]] = defaultdict(Counter)
+    for stack in evidence.native_stacks:
+        thread = driving_thread(stack.pid, stack.threads)
+        leaf = python_leaf(thread.frames) if thread else None
+        if thread is not None and leaf is not None:
+            counts[_key(leaf)][native_activity(thread.frames)] += 1
+    return {key: {a: n / c.total() for a, n in c.items()} for key, c in counts.items()}
+
+
+def _key(frame: Frame) -> tuple[str, int]:
+    return frame.file.rsplit("/", 1)[-1], frame.line
+
+
+def _parts(doing: Doing, native: _Split) -> dict[Activity, float]:
+    """A sample's activities: one, unless it stands on a line whose C calls native frames have told apart."""
+    if doing.activity is Activity.USER_LINE and doing.where is not None and _key(doing.where) in native:
+        return native[_key(doing.where)]
+    return {doing.activity: 1.0}
+
+
 def _copy_rate(found: Sequence[Moment], field: str) -> float | None:
     rates = [r for m in found if m.doing.activity is Activity.COPYING and (r := getattr(m, field)) is not None]
     return sum(rates) / len(rates) if rates else None
@@ -202,7 +241,10 @@ def _copy_rate(found: Sequence[Moment], field: str) -> float | None:
 
 def _source_known(evidence: Evidence, found: Sequence[Moment]) -> float:
     places = [m.doing.where for m in found if m.doing.activity is Activity.USER_LINE and m.doing.where is not None]
-    return sum((p.file, p.line) in evidence.source for p in places) / len(places) if places else 1.0
+    native = _native_split(evidence)
+    return (
+        sum((p.file, p.line) in evidence.source or _key(p) in native for p in places) / len(places) if places else 1.0
+    )
 
 
 class WorkerView(Struct, frozen=True):

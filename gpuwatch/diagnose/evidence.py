@@ -134,6 +134,8 @@ class Evidence(Struct, frozen=True):
     """Share of readings with a clocks event reason, by its name in lower case; idle readings left out."""
     clock_share: float | None
     """Mean SM clock over its maximum while busy."""
+    native_stacks: tuple[StackSample, ...] = ()
+    """Stacks of the GPU process with native frames; rare, since they stop it."""
     gone: bool = False
     """The process ended during the window."""
 
@@ -191,7 +193,7 @@ def assemble(
         children=job.uses(Role.CHILD),
         host=_host([o for o in observations if isinstance(o, HostSample)], inventory),
         quota=_quota([c for t in job.ticks for c in t.cgroups if c.root_pid == pid]),
-        main_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads),
+        main_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and not s.native),
         worker_stacks=tuple(s for s in job.stacks if s.pid in job.pids(Role.LOADER_WORKER) and s.threads),
         stack_errors=tuple(dict.fromkeys(s.error for s in job.stacks if s.error)),
         source={(o.file, o.line): o.text for o in observations if isinstance(o, SourceLine)},
@@ -201,6 +203,7 @@ def assemble(
         job_mem_bytes=_job_memory(own, pid),
         throttle=_throttle(own, windows),
         clock_share=_clock_share(own, devices),
+        native_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and s.native),
         gone=any(pid in t.gone for t in job.ticks),
     )
 

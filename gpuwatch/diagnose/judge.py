@@ -77,6 +77,7 @@ def _findings(case: Case) -> list[Finding]:
     if case.account is None:
         loop = blind.find(case)
     loop.sort(key=lambda f: -f.lost_share)
+    _syncs_first(loop)
     on_device = device.find(case)
     quota, tenancy = gates.quota(case), gates.tenancy(case)
     # Under a quota every host activity is slow; what the stacks show is where, not why.
@@ -88,10 +89,21 @@ def _findings(case: Case) -> list[Finding]:
     return _with_verdict(case, found, costly)
 
 
+def _syncs_first(loop: list[Finding]) -> None:
+    """A thread that waits for the GPU each layer cannot run ahead: that exposes its launches, which then look like the
+    larger loss. The waits go first, whatever the shares; a launch-bound job without them has no such finding."""
+    causes = [f.cause for f in loop]
+    if "host_sync" in causes and causes and causes[0] == "launch_bound":
+        loop.insert(0, loop.pop(causes.index("host_sync")))
+
+
 def _with_verdict(case: Case, found: list[Finding], costly: list[Finding]) -> list[Finding]:
     """Worst first, and a verdict also where nothing is wrong or nothing could be told."""
     lost = 1.0 - case.busy
-    found.sort(key=lambda f: (f.standing is Standing.SYMPTOM, _SEVERITY_RANK[f.severity], -f.lost_share))
+    roots = [f for f in found if f.standing is Standing.ROOT]
+    rest = [f for f in found if f.standing is not Standing.ROOT]
+    rest.sort(key=lambda f: (f.standing is Standing.SYMPTOM, _SEVERITY_RANK[f.severity], -f.lost_share))
+    found = [*roots, *rest]
     if costly:
         return found
     if found and lost < t.HEALTHY_LOST_BELOW:

@@ -17,8 +17,7 @@ CAUSES = {
     "one_worker_jpeg": {"loader_too_few_workers"},
     "remote_store": {"loader_storage_latency"},
     "augment_in_loop": {"host_preprocessing"},
-    # Without the source lines, which this recording lacks, a synchronising line cannot be told from a launching one.
-    "item_each_layer": {"host_sync", "launch_bound"},
+    "item_each_layer": {"host_sync"},
     "many_small_kernels": {"launch_bound"},
     "elementwise_chain": {"memory_bandwidth_bound"},
     "unpinned_volumes": {"pageable_copies"},
@@ -75,7 +74,8 @@ def test_without_stacks_nothing_is_claimed_with_certainty_that_needs_them(name: 
     seen = tuple(o for o in observations(name) if not isinstance(o, StackSample))
     pid = judged(observations(name)).pid
     diagnosis = diagnose(seen, pid)
-    allowed = CAUSES[name] | {"unattributed"}
+    # A synchronising line cannot be told from a launching one by counters: the finding names both.
+    allowed = CAUSES[name] | {"unattributed"} | ({"launch_bound"} if name == "item_each_layer" else set())
     assert diagnosis.verdict.cause in allowed
     by_counters = {"cpu_quota_throttled", "memory_bandwidth_bound", "idle_process_holds_memory"}
     if diagnosis.verdict.cause not in by_counters:
@@ -84,9 +84,9 @@ def test_without_stacks_nothing_is_claimed_with_certainty_that_needs_them(name: 
 
 def test_the_advised_workers_follow_from_the_measured_pace() -> None:
     finding = judged(observations("one_worker_jpeg")).verdict
-    # One worker kept the loop waiting 95.5 % of the time: 1 / 0.045 = 23 are needed, and 16 CPUs allow 15.
+    # One worker kept the loop waiting 95.4 % of the time: 1 / 0.046 = 22 are needed, and 16 CPUs allow 15.
     assert "num_workers=15" in finding.remedy
-    assert "23" in finding.remedy
+    assert "22" in finding.remedy
     assert finding.gain_max == pytest.approx(1 / (1 - finding.lost_share))
 
 
@@ -98,10 +98,10 @@ def test_the_loop_and_the_line_that_burns_the_workers_are_named() -> None:
     assert "cases.py:74" in str(hot.value)
 
 
-def test_a_synchronising_line_is_told_from_preprocessing_once_its_text_is_known() -> None:
+def test_a_synchronising_line_is_told_from_preprocessing_by_its_text_where_there_are_no_native_frames() -> None:
     from gpuwatch.model import SourceLine
 
-    seen = observations("item_each_layer")
+    seen = tuple(o for o in observations("item_each_layer") if not (isinstance(o, StackSample) and o.native))
     pid = judged(seen).pid
     lines = tuple(SourceLine(pid, 10**12, "/home/user/cases.py", n, "bad = h.isnan().any().item()") for n in (168, 169))
     causes = [f.cause for f in diagnose((*seen, *lines), pid).findings]
