@@ -25,6 +25,7 @@ from gpuwatch.diagnose.frames import (
     classify,
     driving_thread,
     native_activity,
+    only_copies,
     python_leaf,
     worker_activity,
 )
@@ -140,7 +141,9 @@ def moments(evidence: Evidence) -> list[Moment]:
             window_ns=max(w.end_ns - w.start_ns for w in covering),
             mono_ns=stack.mono_ns,
         )
-        found.append(_with_counters(moment))
+        where = moment.doing.where
+        known = where is not None and (where.file, where.line) in evidence.source
+        found.append(_with_counters(moment, pinned_ceiling(evidence), line_known=known))
     return found
 
 
@@ -151,16 +154,16 @@ def _covering(windows: Sequence[GpuWindow], ends: Sequence[int], instant_ns: int
     return None
 
 
-def _with_counters(moment: Moment) -> Moment:
+def _with_counters(moment: Moment, ceiling: float, *, line_known: bool) -> Moment:
     """Let the GPU's counters correct what a stack alone cannot know.
 
-    * A line of the user's that calls C while PCIe carries gigabytes is a copy.
+    * A line of the user's that calls C, and whose text is not known, is a copy while PCIe carries gigabytes.
     * Framework code during a whole window in which the GPU did nothing was not launching: it computed on the CPU.
     """
     doing = moment.doing
     activity = doing.activity
     traffic = max(moment.rx_bytes_per_s or 0.0, moment.tx_bytes_per_s or 0.0)
-    if activity is Activity.USER_LINE and traffic >= t.COPY_BYTES_PER_S:
+    if activity is Activity.USER_LINE and not line_known and traffic >= t.SLOW_COPY_LINK_SHARE * ceiling:
         activity = Activity.COPYING
     elif activity is Activity.LAUNCHING and moment.busy < t.NO_ACTIVITY_BUSY and moment.window_ns >= 80_000_000:
         activity = Activity.HOST_WORK
@@ -189,6 +192,7 @@ def balance(evidence: Evidence) -> Account | None:
             lost[activity] += part * (1.0 - moment.busy)
             if moment.doing.where is not None:
                 where[activity][moment.doing.where] += part
+    _cap_copies(evidence, found, lost, lines, where)
     sampled_loss = sum(lost.values())
     scale = (1.0 - busy) / sampled_loss if sampled_loss else 0.0
     return Account(
@@ -203,6 +207,41 @@ def balance(evidence: Evidence) -> Account | None:
         idle_windows=sum(m.busy < t.IDLE_WINDOW_BUSY for m in found) / len(found),
         source_known=_source_known(evidence, found),
     )
+
+
+def pinned_ceiling(evidence: Evidence) -> float:
+    """Bytes per second that pinned copies reach on this GPU's link."""
+    capability = next((d.compute_capability for d in evidence.devices), "")
+    return t.PINNED_BYTES_PER_S.get(capability if isinstance(capability, str) else "", t.PINNED_BYTES_PER_S_DEFAULT)
+
+
+def _cap_copies(
+    evidence: Evidence,
+    found: Sequence[Moment],
+    lost: dict[Activity, float],
+    lines: dict[Activity, float],
+    where: dict[Activity, dict[Frame, float]],
+) -> None:
+    """A line that copies may do more than copy (``torch.from_numpy(f(x)).to(device)``): the bytes that went over the
+    link bound the time that copying them can have taken. The rest was work on the CPU on the same line; on a line that
+    does nothing but copy, it was the wait for the GPU: a pageable copy waits for all that was launched before."""
+    rates = [max(m.rx_bytes_per_s or 0.0, m.tx_bytes_per_s or 0.0) for m in found if m.rx_bytes_per_s is not None]
+    samples = lines.get(Activity.COPYING, 0.0)
+    if not rates or not samples:
+        return
+    most = sum(rates) / len(rates) / (t.SLOW_COPY_LINK_SHARE * pinned_ceiling(evidence)) * len(found)
+    if most >= samples:
+        return
+    rest = 1.0 - most / samples
+    loss_per_sample = lost[Activity.COPYING] / samples
+    for frame, count in list(where[Activity.COPYING].items()):
+        text = evidence.source.get((frame.file, frame.line), "")
+        other = Activity.SYNCHRONISING if only_copies(text) else Activity.USER_LINE
+        where[other][frame] += count * rest
+        where[Activity.COPYING][frame] = count * (1.0 - rest)
+        for amounts, each in ((lines, 1.0), (lost, loss_per_sample)):
+            amounts[other] += count * rest * each
+            amounts[Activity.COPYING] -= count * rest * each
 
 
 _Split = dict[tuple[str, int], dict[Activity, float]]

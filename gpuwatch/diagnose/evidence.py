@@ -169,6 +169,11 @@ def assemble(
     """
     if since_ns:
         observations = [kept for o in observations if (kept := _since(o, since_ns)) is not None]
+    ended_ns = next((o.mono_ns for o in observations if isinstance(o, ProcessTick) and pid in o.gone), None)
+    if ended_ns is not None:
+        # What the GPU did after its job had ended is not the job's.
+        last_ns = _last_seen_ns(observations, pid)
+        observations = [o for o in observations if isinstance(o, (Inventory, SourceLine)) or o.mono_ns <= last_ns]
     inventory = next((o for o in reversed(observations) if isinstance(o, Inventory)), None)
     device_samples = [o for o in observations if isinstance(o, DeviceSample)]
     devices_of_pid = {s.device_index for s in device_samples if any(p.pid == pid for p in s.processes)}
@@ -204,7 +209,7 @@ def assemble(
         throttle=_throttle(own, windows),
         clock_share=_clock_share(own, devices),
         native_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and s.native),
-        gone=any(pid in t.gone for t in job.ticks),
+        gone=ended_ns is not None,
     )
 
 
@@ -215,6 +220,11 @@ def _since(observation: Observation, since_ns: int) -> Observation | None:
     if isinstance(observation, ProcessTick) and observation.infos:
         return ProcessTick(observation.mono_ns, infos=observation.infos)
     return None
+
+
+def _last_seen_ns(observations: Sequence[Observation], pid: int) -> int:
+    ticks = (o for o in observations if isinstance(o, ProcessTick))
+    return max((t.mono_ns for t in ticks if any(s.pid == pid for s in t.samples)), default=0)
 
 
 class _Job:

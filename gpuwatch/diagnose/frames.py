@@ -161,6 +161,16 @@ def _line_activity(text: str, *, active: bool) -> Activity:
     return Activity.USER_LINE if active else Activity.WAITING
 
 
+_CALL = re.compile(r"(\.?\w+)\(")
+_COPY_CALLS = frozenset({".to", ".cuda", ".copy_", ".non_blocking", ".pin_memory"})
+
+
+def only_copies(text: str) -> bool:
+    """Whether a line of code calls nothing but copies."""
+    calls = _CALL.findall(text.split("#", 1)[0])
+    return bool(calls) and all(call in _COPY_CALLS for call in calls)
+
+
 def worker_activity(thread: ThreadStack) -> Activity:
     """What the main thread of a DataLoader worker was doing."""
     frames = thread.frames

@@ -41,6 +41,9 @@ THROTTLED_PERIODS = 0.10
 COPY_BYTES_PER_S = 1.0 * 2**30
 """PCIe traffic in a window from which the line is called a copy. H200 set: pageable copies 6.6 GiB/s on average,
 a host-bound job 0.3 on average with copies in one window of five."""
+SLOW_COPY_LINK_SHARE = 0.08
+"""Of what pinned copies reach: slower than any copy from pageable memory (H200: 7 to 9 of 48 GiB/s). A thread that
+copied all the time would move at least this."""
 PINNED_LINK_SHARE = 0.60
 """A copy at more than this share of the link is not slowed down by pageable memory."""
 PINNED_BYTES_PER_S = {"9.0": 52e9, "10.0": 52e9, "8.0": 25e9, "8.6": 25e9, "8.9": 25e9, "7.5": 12e9, "7.0": 12e9}

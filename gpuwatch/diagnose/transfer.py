@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.account import pinned_ceiling
 from gpuwatch.diagnose.advice import finding, gain_bound, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
@@ -23,7 +24,7 @@ def find(case: Case) -> list[Finding]:
     if lost < t.NAMED_FROM:
         return []
     rx, tx = account.copy_rx_bytes_per_s, account.copy_tx_bytes_per_s
-    ceiling = pinned_ceiling(case)
+    ceiling = pinned_ceiling(case.evidence)
     place = account.location(Activity.COPYING)
     to_host = (tx or 0.0) > 2 * (rx or 0.0) and (tx or 0.0) >= t.COPY_BYTES_PER_S / 4
     rate = tx if to_host else rx
@@ -79,12 +80,6 @@ def find(case: Case) -> list[Finding]:
             + (f"; with pinned memory alone {units.factor_text(gain_bound(faster))}" if faster is not None else ""),
         )
     ]
-
-
-def pinned_ceiling(case: Case) -> float:
-    """Bytes per second that pinned copies reach on this GPU's link."""
-    capability = next((d.compute_capability for d in case.evidence.devices), "")
-    return t.PINNED_BYTES_PER_S.get(capability if isinstance(capability, str) else "", t.PINNED_BYTES_PER_S_DEFAULT)
 
 
 def _gib(rate: float | None) -> float | None:

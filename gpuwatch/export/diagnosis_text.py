@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from gpuwatch import units
-from gpuwatch.model import AccountShare, CodeLocation, Device, Diagnosis, EvidenceRow, Finding
+from gpuwatch.model import AccountShare, CodeLocation, Device, Diagnosis, EvidenceRow, Finding, Severity
 
 _BAR = 40
 _MARKS = "#=~+:o*%"
@@ -47,7 +47,7 @@ def _finding(finding: Finding, width: int, *, first: bool) -> list[str]:
     if not first:
         head = f"{finding.standing}: {head}"
     lines = [head, *_wrap(finding.summary, width, "  ")]
-    if finding.lost_share >= 0.005:
+    if finding.lost_share >= 0.005 and finding.severity is not Severity.INFO:
         lines.extend(_labelled("costs", _cost(finding), width))
     lines.extend(_labelled("do", finding.remedy, width))
     if finding.location is not None:

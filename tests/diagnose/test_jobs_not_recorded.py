@@ -102,7 +102,8 @@ def test_a_gpu_busy_with_kernels_that_fill_no_sm_is_not_called_healthy() -> None
     [
         ("loss_sum += loss.item()", "host_sync"),
         ("if torch.isnan(loss).any():", "host_sync"),
-        ("batch = batch.to(device)", "pageable_copies"),
+        # Hardly a byte goes over the link: it waits there for what was launched before.
+        ("batch = batch.to(device)", "host_sync"),
         ("x = np.fft.fft2(batch)", "host_preprocessing"),
     ],
 )
@@ -110,6 +111,12 @@ def test_the_text_of_a_line_that_calls_c_tells_what_it_does(text: str, cause: st
     d = judged(b.gpu([40, 45]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]),
                extra=(b.source(text),))  # fmt: skip
     assert d.verdict.cause == cause
+
+
+def test_a_copying_line_with_the_traffic_of_a_pageable_copy_is_one() -> None:
+    d = judged(b.gpu([10], rx=6 * 2**30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]),
+               extra=(b.source("batch = batch.to(device)"),))  # fmt: skip
+    assert [f.cause for f in d.findings] == ["pageable_copies"]
 
 
 def test_gigabytes_on_the_link_make_an_unreadable_line_a_copy() -> None:
@@ -272,3 +279,30 @@ def test_one_more_worker_beside_fourteen_is_not_an_advice() -> None:
     d = judged(b.gpu([90, 90, 10]), b.ticks(b.process(PID, 0.5), workers), b.host(78.0),
                b.stacks([(b.LAUNCHING, True), (b.LAUNCHING, True), (b.WAITING, False)]))  # fmt: skip
     assert d.verdict.cause == "loader_slow_transform"
+
+
+def test_numpy_work_beside_small_copies_is_not_blamed_on_the_copies() -> None:
+    """Seen on an H200: 1.4 GiB/s over the link, and four fifths of the time in numpy."""
+    d = judged(b.gpu([15], rx=1.4 * 2**30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]),
+               extra=(b.source("y = (img.astype(np.float32) - 127.0) / 64.0"),))  # fmt: skip
+    assert d.verdict.cause == "host_preprocessing"
+
+
+def test_a_line_that_computes_and_copies_is_split_by_what_went_over_the_link() -> None:
+    d = judged(b.gpu([15], rx=1.0 * 2**30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]),
+               extra=(b.source("t = torch.from_numpy(np.flip(y, 3).copy()).to(device)"),))  # fmt: skip
+    assert [f.cause for f in d.findings] == ["host_preprocessing", "pageable_copies"]
+    assert sum(share.share for share in d.account) == pytest.approx(1.0)
+
+
+def test_a_job_that_ends_in_the_window_is_judged_by_its_life_and_not_by_the_idle_gpu_after_it() -> None:
+    from gpuwatch.model import ProcessTick
+
+    cut = b.times()[60]
+    alive = [t for t in b.ticks(b.process(PID, 1.0)) if isinstance(t, ProcessTick) and t.mono_ns <= cut]
+    gone = ProcessTick(alive[-1].mono_ns + 300_000_000, gone=(PID,))
+    windows = [s for s in b.gpu([98]) if isinstance(s, DeviceSample) and s.mono_ns <= cut]
+    after = [s for s in b.gpu([0], pids=()) if isinstance(s, DeviceSample) and s.mono_ns > cut]
+    d = judged([*windows, *after], [*alive, gone], b.host(), b.stacks([(b.LAUNCHING, True)])[:60])
+    assert d.verdict.cause == "healthy"
+    assert any("ended" in note for note in d.missing)
