@@ -18,7 +18,7 @@ GAIN_CAP = 1000.0
 
 
 def gain_bound(lost: float) -> float:
-    """Speed-up if the lost share vanished and nothing else took its place (Amdahl)."""
+    """1 / (1 - lost), with a cap where nothing would be left."""
     return min(GAIN_CAP, 1.0 / max(1.0 - lost, 1.0 / GAIN_CAP))
 
 
@@ -29,10 +29,21 @@ def severity_of(lost: float) -> Severity:
     return Severity.WARNING if lost >= t.NAMED_FROM else Severity.INFO
 
 
+class Bound(Struct, frozen=True):
+    """An upper bound on a speed-up, and where it comes from."""
+
+    gain: float
+    basis: str
+
+
+NO_GAIN = Bound(1.0, "there is nothing to speed up")
+
+
 def finding(
     cause: str,
     summary: str,
     lost: float,
+    bound: Bound,
     *,
     remedy: str,
     confidence: Confidence = Confidence.HIGH,
@@ -41,20 +52,16 @@ def finding(
     alternatives: tuple[str, ...] = (),
     experiment: str = "",
     severity: Severity | None = None,
-    gain: float | None = None,
-    gain_basis: str = "",
 ) -> Finding:
-    """A Finding whose severity and gain follow from ``lost`` unless given."""
+    """A Finding whose severity follows from ``lost`` unless given."""
     lost = min(1.0, max(0.0, lost))
-    bound = gain_bound(lost) if gain is None else gain
-    basis = gain_basis or f"1 / (1 - {lost:.2f}): the lost share of the wall time vanishes, nothing else changes"
     return Finding(
         cause=cause,
         summary=summary,
         severity=severity or severity_of(lost),
         lost_share=lost,
-        gain_max=bound,
-        gain_basis=basis,
+        gain_max=bound.gain,
+        gain_basis=bound.basis,
         confidence=confidence,
         evidence=evidence,
         remedy=remedy,

@@ -87,6 +87,6 @@ def _vague(case: Case, lost: float, cause: str, alternatives: tuple[str, ...], s
         *case.gpu_rows(),
     )
     return finding(
-        cause, summary, lost, remedy=remedy, confidence=Confidence.LOW, alternatives=alternatives,
+        cause, summary, lost, case.bound(), remedy=remedy, confidence=Confidence.LOW, alternatives=alternatives,
         experiment=_EXPERIMENT, evidence=rows(*read),
     )  # fmt: skip

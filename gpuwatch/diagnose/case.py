@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account, WorkerView
-from gpuwatch.diagnose.advice import row
+from gpuwatch.diagnose.advice import Bound, gain_bound, row, share_text
 from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import EvidenceRow
@@ -53,6 +53,23 @@ class Case(Struct, frozen=True):
             row("gpu busy", _pct(e.mean("busy")), "%", source, e.window_s),
             row("SM active", _pct(e.mean("sm")), "%", "GPM", e.window_s),
         )
+
+    def bound(self, *activities: Activity) -> Bound:
+        """What fixing these activities can give at most.
+
+        Not ``1 / (1 - lost)``: without the stall the thread runs ahead, so its other work overlaps with the GPU's. A
+        step can become as short as the longer of the two. (H200: a starved ResNet-50 that this bounds at 11× reached
+        10.3× with the advised workers; the other formula had said 5.9×.)
+        """
+        if self.account is None:
+            return Bound(gain_bound(1.0 - self.busy), "the GPU idles no more; nothing is known of the rest of the loop")
+        held = sum(self.account.held.get(a, 0.0) for a in activities)
+        floor = max(self.account.computing, 1.0 - held)
+        basis = (
+            f"a step keeps the longer of its GPU work ({share_text(self.account.computing)} of the time now) and "
+            f"the rest of its loop ({share_text(1.0 - held)})"
+        )
+        return Bound(gain_bound(1.0 - floor), basis)
 
     def stack_row(self, name: str, *activities: Activity) -> EvidenceRow | None:
         """Share of the training thread's stack samples in these activities."""

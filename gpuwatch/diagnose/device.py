@@ -6,7 +6,7 @@ Owns: memory bandwidth, unused tensor cores, small grids, clocks. Refuses: idle 
 from __future__ import annotations
 
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.advice import finding, row, rows, share_text
+from gpuwatch.diagnose.advice import Bound, finding, gain_bound, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.model import Confidence, EvidenceRow, Finding, Severity
 
@@ -44,10 +44,10 @@ def _clocks(case: Case) -> Finding | None:
         cause,
         f"{sentence}: {share_text(share)} of the readings.",
         lost,
+        Bound(gain_bound(lost), "busy time × (1 - SM clock / maximum)"),
         severity=Severity.CRITICAL if name.startswith("hw") else Severity.WARNING,
         remedy="Tell whoever runs the machine: check air flow, fans, inlet temperature and power supply of this GPU. "
         "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE` shows the sensors.",
-        gain_basis="busy time × (1 - SM clock / maximum)",
         evidence=rows(
             row(f"clocks event {name}", 100 * share, "% of readings", "NVML", e.window_s),
             row("SM clock while busy", _pct(e.clock_share), "% of maximum", "NVML", e.window_s),
@@ -71,12 +71,12 @@ def _small_grids(case: Case) -> Finding | None:
         f"The GPU is busy {share_text(case.busy)} of the time, but only {share_text(sm)} of its SMs work: kernels too "
         "small to fill it.",
         lost,
+        Bound(gain_bound(lost), "busy time with idle SMs"),
         remedy="Larger batches (memory permitting), or several models side by side (MPS, MIG): one such job cannot "
         "fill this GPU.",
         confidence=Confidence.MEDIUM,
         alternatives=("launch_bound",),
         experiment="Double the batch: if the step takes as long as before, the GPU had room.",
-        gain_basis="busy time with idle SMs",
         evidence=rows(*_ladder(case), row("GPU memory used", _pct(e.mem_used_share), "%", "NVML", e.window_s)),
     )
 
@@ -90,11 +90,10 @@ def _bandwidth(case: Case) -> Finding | None:
         "memory_bandwidth_bound",
         f"The GPU works at the limit of its memory ({share_text(dram)} of the bandwidth), not of its arithmetic.",
         0.0,
+        Bound(1.0, "the GPU is not idle; what fewer bytes give cannot be told from outside"),
         severity=Severity.INFO,
         remedy="Fuse elementwise operations (torch.compile, fused optimizers and norms), use bf16 and in-place "
         "operations: fewer bytes is the only way to go faster.",
-        gain=1.0,
-        gain_basis="the GPU is not idle; what fewer bytes give cannot be told from outside",
         evidence=rows(*_ladder(case)),
     )
 
@@ -110,10 +109,9 @@ def _tensor(case: Case) -> Finding | None:
         "tensor_cores_unused",
         f"The FP32 units work {share_text(fp32)} of the time and the tensor cores hardly at all.",
         0.0,
+        Bound(1.0, "the GPU is not idle; what tensor cores give depends on the share of matrix products"),
         severity=Severity.WARNING,
         remedy='torch.autocast("cuda", dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high") for TF32.',
-        gain=1.0,
-        gain_basis="the GPU is not idle; what tensor cores give depends on the share of matrix products",
         confidence=Confidence.MEDIUM,
         alternatives=("no mixed precision", "TF32 off"),
         experiment="Set TF32 on for one run: if the tensor pipe lights up, matrix products were the load.",
@@ -131,9 +129,9 @@ def _power_cap(case: Case) -> Finding | None:
         "power_capped",
         f"The power limit holds the SM clock at {share_text(e.clock_share)} of its maximum.",
         case.busy * (1.0 - e.clock_share),
+        Bound(gain_bound(case.busy * (1.0 - e.clock_share)), "busy time × (1 - SM clock / maximum)"),
         severity=Severity.INFO,
         remedy="Ask whether the power limit was lowered on purpose (`nvidia-smi -q -d POWER`).",
-        gain_basis="busy time × (1 - SM clock / maximum)",
         confidence=Confidence.MEDIUM,
         evidence=rows(
             row("power cap active", 100 * share, "% of readings", "NVML", e.window_s),

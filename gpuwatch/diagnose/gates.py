@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.advice import finding, place_text, row, rows, share_text
+from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Tenant
 from gpuwatch.diagnose.frames import Activity
@@ -22,7 +22,7 @@ def not_a_job(case: Case) -> Finding | None:
     e = case.evidence
     if not e.pid:
         return finding(
-            "idle", "Nothing runs on this GPU.", 0.0, severity=Severity.INFO, gain=1.0, gain_basis="no job",
+            "idle", "Nothing runs on this GPU.", 0.0, NO_GAIN, severity=Severity.INFO,
             remedy="None needed.", evidence=rows(*case.gpu_rows()),
         )  # fmt: skip
     if e.busiest() >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
@@ -46,12 +46,11 @@ def _holds_memory(case: Case, cores: float) -> Finding:
         "idle_process_holds_memory",
         f"Process {e.pid} holds {held} of the GPU and does nothing{place_text(place)}: no kernel, no CPU.",
         1.0,
+        Bound(1.0, "there is nothing to speed up; the GPU would be free for others"),
         severity=Severity.WARNING,
         remedy="If nobody needs it any more, end it (a notebook: shut the kernel down); else free the memory while it "
         "waits (del, gc.collect(), torch.cuda.empty_cache()), so that others can use the GPU.",
         location=place,
-        gain=1.0,
-        gain_basis="there is nothing to speed up; the GPU would be free for others",
         evidence=rows(
             row("GPU memory held", e.job_mem_bytes / 2**30 if e.job_mem_bytes is not None else None, "GiB", "NVML",
                 e.window_s),
@@ -77,8 +76,8 @@ def _model_on_cpu(case: Case) -> Finding:
         f"The job holds a GPU context but computes on the CPU ({case.main_cores:.1f} cores): the model or its input "
         "was not moved.",
         1.0,
+        Bound(GAIN_CAP, "the GPU does nothing at all; what it would give depends on the model"),
         remedy='model.to("cuda") and batch.to("cuda"); check torch.cuda.is_available() in that environment.',
-        gain_basis="the GPU does nothing at all; what it would give depends on the model",
         confidence=Confidence.MEDIUM,
         evidence=rows(row("CPU of the process", case.main_cores, "cores", "/proc", e.window_s), *case.gpu_rows()),
     )
@@ -98,10 +97,10 @@ def tenancy(case: Case) -> Finding | None:
         f"{_others(len(working))} (pid {who}) {'computes' if len(working) == 1 else 'compute'} on the same GPU: "
         "kernels take turns, so this job runs slower although every GPU metric looks fine.",
         lost,
+        Bound(gain_bound(lost), "if the jobs take equal turns; time-slicing does not say who gets how much"),
         severity=Severity.WARNING,
         remedy="Give each job a GPU of its own, or a slice (MIG); MPS if they must share.",
         confidence=Confidence.MEDIUM,
-        gain_basis="if the jobs take equal turns; time-slicing does not say who gets how much",
         alternatives=("healthy",),
         experiment="Stop the other job for ten seconds: the step time tells.",
         evidence=rows(
@@ -136,6 +135,7 @@ def quota(case: Case) -> Finding | None:
         + (", while the machine has idle cores" if spare else "")
         + f": the GPU waits {share_text(lost)} of the time.",
         lost,
+        Bound(gain_bound(lost), "the GPU idles no more"),
         remedy="Raise the CPU limit of the container or cgroup (Docker --cpus, Kubernetes limits.cpu, systemd "
         "CPUQuota, Slurm --cpus-per-task), or start fewer workers and threads.",
         evidence=rows(

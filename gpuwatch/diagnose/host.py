@@ -49,6 +49,7 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
         f"The training thread computes on the CPU{place_text(place)} while the GPU has nothing to do: "
         f"{share_text(lost)} of the time.",
         lost,
+        case.bound(Activity.HOST_WORK, Activity.USER_LINE),
         remedy="Move this work into the dataset, where DataLoader workers do it in parallel and ahead of time, or do "
         "it on the GPU with torch operations after the copy."
         + ("" if not python else " Vectorise loops over samples."),
@@ -80,6 +81,7 @@ def _launching(case: Case, account: Account) -> Finding | None:
         f"The CPU cannot hand out the work fast enough: small kernels, the GPU idles between them {share_text(lost)} "
         "of the time.",
         lost,
+        case.bound(Activity.LAUNCHING),
         remedy='torch.compile(model, mode="reduce-overhead") or CUDA graphs to launch many kernels at once; fused '
         "optimizers (fused=True)." + batch,
         location=place,
@@ -108,6 +110,7 @@ def _synchronising(case: Case, account: Account) -> Finding | None:
         f"The training thread stops to wait for the GPU{place_text(place)}{_text(case, place)}, and afterwards the GPU "
         f"waits for it: {share_text(lost)} of the time.",
         lost,
+        case.bound(Activity.SYNCHRONISING),
         remedy="Keep such values on the GPU and read them every N steps (.item(), .cpu(), print, isnan and if on a "
         "tensor each stop the queue).",
         location=place,
@@ -131,6 +134,7 @@ def _checkpoint(case: Case, account: Account) -> Finding | None:
         "checkpoint_stall",
         f"The job saves checkpoints{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
         lost,
+        case.bound(Activity.CHECKPOINTING),
         remedy="Save less often, or asynchronously: copy the state to host memory and write it in a thread "
         "(torch.distributed.checkpoint.async_save); write to a local disk first.",
         location=place,
@@ -160,6 +164,7 @@ def _compiling(case: Case, account: Account) -> Finding | None:
             "warming_up",
             "The job is starting or compiling: the GPU has not much to do yet.",
             lost + starting,
+            case.bound(Activity.COMPILING, Activity.STARTING),
             remedy="Wait until steps are regular, then diagnose again. A compile cache (TORCHINDUCTOR_CACHE_DIR on a "
             "disk that stays) shortens the next start.",
             location=place,
@@ -173,6 +178,7 @@ def _compiling(case: Case, account: Account) -> Finding | None:
         "recompilation",
         f"The model is compiled again and again{place_text(place)}: the GPU waits {share_text(lost)} of the time.",
         lost,
+        case.bound(Activity.COMPILING, Activity.STARTING),
         remedy="Give torch.compile the same shapes: pad or bucket the inputs, or dynamic=True. "
         "TORCH_LOGS=recompiles says which guard failed.",
         location=place,
@@ -192,6 +198,7 @@ def _logging(case: Case, account: Account) -> Finding | None:
         "logging_or_eval_stall",
         f"The training thread logs{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
         lost,
+        case.bound(Activity.LOGGING),
         remedy="Log every N steps, and images, histograms and plots rarely or from another process.",
         location=place,
         evidence=rows(
@@ -211,6 +218,7 @@ def _waiting(case: Case, account: Account) -> Finding | None:
             "nvlink_or_collective_wait",
             f"This rank waits for the others in a collective operation: {share_text(lost)} of the time.",
             lost,
+            case.bound(Activity.WAITING, Activity.COMMUNICATING),
             remedy="Look at the other ranks of the job: the one that does not wait here is the slow one.",
             confidence=Confidence.MEDIUM,
             location=account.location(Activity.COMMUNICATING),
@@ -223,6 +231,7 @@ def _waiting(case: Case, account: Account) -> Finding | None:
         f"The training thread sleeps{place_text(place)}{_text(case, place)}, not in a DataLoader: the GPU is idle "
         f"{share_text(lost)} of the time.",
         lost,
+        case.bound(Activity.WAITING, Activity.COMMUNICATING),
         remedy="Look at that line: it waits for a lock, a socket, another process or a pause.",
         location=place,
         confidence=Confidence.MEDIUM,

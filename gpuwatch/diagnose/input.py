@@ -10,7 +10,7 @@ from statistics import fmean
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import WorkerView
-from gpuwatch.diagnose.advice import WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
+from gpuwatch.diagnose.advice import Bound, WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding
@@ -42,11 +42,10 @@ def _in_main(case: Case) -> Finding:
         "loader_in_main_process",
         f"The training process loads its own data{place_text(place)}: the GPU waits {share_text(lost)} of the time.",
         lost,
+        _bound(advice),
         remedy=f"DataLoader(num_workers={advice.advised}, persistent_workers=True, pin_memory=True). "
         f"{_why_count(advice)}",
         location=place,
-        gain=min(advice.gain_max, 1.0 / max(1.0 - lost, 0.001)),
-        gain_basis=_gain_basis(advice),
         evidence=rows(
             case.stack_row("training thread prepares samples", Activity.PREPARING_DATA),
             row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
@@ -123,6 +122,7 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
             f"{_workers_text(count)} cannot keep up{hot_text}{place_text(hot)} and no CPU core is left"
             f"{_crowd_text(case)}: the GPU waits {share_text(lost)} of the time.",
             lost,
+            case.bound(*_WAITS),
             remedy=(
                 "Set one thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); then make the transform cheaper."
                 if cause == "cpu_oversubscribed"
@@ -140,10 +140,9 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
         f"{_workers_text(count)} cannot keep up: the training loop{place_text(loop)} waits for data and the GPU is "
         f"idle {share_text(lost)} of the time.",
         lost,
+        _bound(advice),
         remedy=f"num_workers={advice.advised} (now {count}). {_why_count(advice)}",
         location=loop,
-        gain=min(advice.gain_max, 1.0 / max(1.0 - lost, 0.001)),
-        gain_basis=_gain_basis(advice),
         evidence=evidence,
     )
 
@@ -186,7 +185,7 @@ def _storage(case: Case, lost: float) -> Finding:
             cause,
             f"The loader workers wait for the disk{place_text(place)} ({units.rate_text(read)}): the GPU is idle "
             f"{share_text(lost)} of the time.",
-            lost, remedy=remedy, location=place, evidence=evidence, confidence=Confidence.MEDIUM,
+            lost, case.bound(*_WAITS), remedy=remedy, location=place, evidence=evidence, confidence=Confidence.MEDIUM,
             alternatives=("loader_small_files" if not small else "loader_storage_bandwidth",),
             experiment="Read the same files twice: if the second pass is fast, the disk is the limit.",
         )  # fmt: skip
@@ -199,6 +198,7 @@ def _storage(case: Case, lost: float) -> Finding:
         f"{place_text(place)}, waiting for an answer from storage or network: the GPU is idle {share_text(lost)} "
         "of the time.",
         lost,
+        case.bound(*_WAITS),
         remedy="Copy the data next to the GPU before training, or fetch many samples per request (shards, "
         f"batched or asynchronous reads). Waiting costs no CPU, so more workers hide some of it: {advice.needed} "
         f"would hide all (now {count}).",
@@ -226,6 +226,7 @@ def _loader_hung(case: Case, lost: float) -> Finding:
         "loader_hung",
         f"Nothing moves: the training loop waits for a batch, its {len(e.workers)} workers neither compute nor read.",
         lost,
+        case.bound(*_WAITS),
         remedy="A worker is stuck (lock taken before fork, dead store, full queue). Look at its line; set "
         "DataLoader(timeout=60) so that it fails instead, or use the spawn start method.",
         location=view.where if view else None,
@@ -249,6 +250,7 @@ def _transfer(case: Case, lost: float) -> Finding:
         f"The workers are ahead, but their batches arrive slowly in the training process: the GPU is idle "
         f"{share_text(lost)} of the time.",
         lost,
+        case.bound(*_WAITS),
         remedy="Send few large tensors per batch instead of many objects: collate in the worker (collate_fn), return "
         "tensors rather than lists and dicts of arrays, raise prefetch_factor.",
         location=account.location(*_WAITS),
@@ -270,6 +272,7 @@ def _restarts(case: Case, lost: float) -> Finding:
         "loader_worker_restart",
         f"The loader starts its workers again and again (each epoch): the GPU is idle {share_text(lost)} of the time.",
         lost,
+        case.bound(*_WAITS),
         remedy="DataLoader(persistent_workers=True); with short epochs also an endless sampler.",
         location=account.location(Activity.RESTARTING_WORKERS),
         evidence=rows(
@@ -289,6 +292,7 @@ def _unknown_loader(case: Case, lost: float) -> Finding:
         f"The training loop waits for its next batch{place_text(place)}; who should deliver it is not visible from "
         f"here. The GPU is idle {share_text(lost)} of the time.",
         lost,
+        case.bound(*_WAITS),
         remedy="Run gpuwatch as the job's user or on the host, so that the loader's processes can be seen; until then "
         "raise the loader's parallelism and see whether the wait shrinks.",
         location=place,
@@ -332,8 +336,9 @@ def _why_count(advice: WorkerAdvice) -> str:
     return f"By their measured pace {advice.needed} keep up; the rest is headroom."
 
 
-def _gain_basis(advice: WorkerAdvice) -> str:
-    return f"{advice.advised} workers at the pace measured now, and no faster than the rest of the step allows"
+def _bound(advice: WorkerAdvice) -> Bound:
+    workers = f"{advice.advised} worker" + ("" if advice.advised == 1 else "s")
+    return Bound(advice.gain_max, f"{workers} at the pace measured now, and no faster than GPU and loop allow")
 
 
 def _hot_row(case: Case, hot: CodeLocation | None, view: WorkerView | None) -> EvidenceRow | None:

@@ -12,7 +12,7 @@ import msgspec
 from gpuwatch.diagnose import blind, device, gates, host, input, transfer
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import balance, moments, workers
-from gpuwatch.diagnose.advice import finding, row, rows, share_text
+from gpuwatch.diagnose.advice import Bound, finding, gain_bound, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Evidence, assemble
 from gpuwatch.diagnose.frames import Activity
@@ -127,6 +127,7 @@ def _healthy(case: Case, lost: float) -> Finding:
         "healthy",
         f"The GPU is busy {share_text(case.busy)} of the time; nothing on the host holds it up.",
         lost,
+        Bound(gain_bound(lost), "the GPU never idles"),
         severity=Severity.INFO,
         remedy="None needed."
         if e.gpm
@@ -150,6 +151,7 @@ def _unattributed(case: Case, lost: float) -> Finding:
         "unattributed",
         f"The GPU is idle {share_text(lost)} of the time and what was seen does not say why.{spread}",
         lost,
+        Bound(gain_bound(lost), "the GPU never idles"),
         remedy="Watch longer (gpuwatch diagnose --for 60s), as the job's user or root, so that its stacks can be read.",
         confidence=Confidence.LOW,
         evidence=rows(
@@ -165,9 +167,8 @@ def _no_gpu_readings(case: Case) -> Finding:
         "unattributed",
         "The GPU gave no activity readings in this window.",
         0.0,
+        Bound(1.0, "nothing was measured"),
         severity=Severity.INFO,
-        gain=1.0,
-        gain_basis="nothing was measured",
         remedy="Watch again; if it stays so, `gpuwatch status` says why the readings are absent.",
         confidence=Confidence.LOW,
         evidence=rows(row("window", case.evidence.window_s, "s", "gpuwatch", case.evidence.window_s)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import pinned_ceiling
-from gpuwatch.diagnose.advice import finding, gain_bound, place_text, row, rows, share_text
+from gpuwatch.diagnose.advice import Bound, finding, gain_bound, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import Confidence, Finding
@@ -28,6 +28,7 @@ def find(case: Case) -> list[Finding]:
     place = account.location(Activity.COPYING)
     to_host = (tx or 0.0) > 2 * (rx or 0.0) and (tx or 0.0) >= t.COPY_BYTES_PER_S / 4
     rate = tx if to_host else rx
+    bound = case.bound(Activity.COPYING)
     evidence = rows(
         case.stack_row("training thread copies", Activity.COPYING),
         row("PCIe towards the GPU meanwhile", _gib(rx), "GiB/s", "GPM", e.window_s),
@@ -43,6 +44,7 @@ def find(case: Case) -> list[Finding]:
                 f"Copies{place_text(place)} fill the PCIe link ({units.rate_text(rate)}): the GPU waits "
                 f"{share_text(lost)} of the time.",
                 lost,
+                bound,
                 remedy="Send fewer bytes: uint8 instead of float32 and normalise on the GPU, drop unused fields, keep "
                 "the data set in GPU memory if it fits.",
                 location=place,
@@ -56,18 +58,23 @@ def find(case: Case) -> list[Finding]:
                 f"The training thread copies results to the host{place_text(place)} and waits for them: the GPU idles "
                 f"{share_text(lost)} of the time.",
                 lost,
+                bound,
                 remedy="Reduce on the GPU first and copy rarely, or copy asynchronously into pinned memory.",
                 location=place,
                 evidence=evidence,
             )
         ]
-    faster = None if rate is None or rate <= 0 else max(0.0, lost * (1.0 - rate / ceiling))
+    if rate:
+        held = account.held.get(Activity.COPYING, 0.0)
+        alone = gain_bound(held * (1.0 - min(1.0, rate / ceiling)))
+        bound = Bound(bound.gain, f"{bound.basis}; with pinned memory but no overlap {units.factor_text(alone)}")
     return [
         finding(
             "pageable_copies",
             f"Copies from pageable memory{place_text(place)} run at {units.rate_text(rate)} and hold up the training "
             f"thread: the GPU is idle {share_text(lost)} of the time.",
             lost,
+            bound,
             remedy="DataLoader(pin_memory=True) (or tensor.pin_memory() once), then .to(device, non_blocking=True), so "
             "that the copy runs at link speed beside the computing.",
             location=place,
@@ -75,9 +82,6 @@ def find(case: Case) -> list[Finding]:
             confidence=Confidence.HIGH if rate is not None and rate >= t.COPY_BYTES_PER_S else Confidence.MEDIUM,
             alternatives=("pcie_bound", "host_preprocessing"),
             experiment="gpuwatch probe measures what pinned copies reach here; bytes per step over that is the floor.",
-            gain=gain_bound(lost),
-            gain_basis="copies fully overlapped with computing"
-            + (f"; with pinned memory alone {units.factor_text(gain_bound(faster))}" if faster is not None else ""),
         )
     ]
 

@@ -50,7 +50,7 @@ def test_the_text_says_cause_cost_remedy_place_and_account(capsys: Capture) -> N
         "CRITICAL loader_too_few_workers",
         "num_workers=15",
         "cases.py:52",
-        "at most 13×",
+        "at most 15×",
         "waiting_for_data 92 %",
     ):
         assert part in text
