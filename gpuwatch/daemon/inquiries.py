@@ -28,7 +28,7 @@ Judge = Callable[[Sequence[Observation], int, tuple[int, ...]], Diagnosis]
 INQUIRY_S = 8.0
 BEFORE_S = 0.0
 """Observations before an inquiry that are judged with it: none. They have no stacks, and may be of another phase: with
-10 s of them a job's start was mixed into its first verdict, which then advised 4 workers where 15 were needed (H200)."""
+10 s of them a job's start was mixed into its first verdict, which advised 4 workers where 15 were needed (H200)."""
 MIN_REQUEST_S = 2.0
 MAX_REQUEST_S = 50.0
 """The ring keeps 60 s."""
