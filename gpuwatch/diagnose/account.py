@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.evidence import Evidence, GpuWindow
+from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import (
     Activity,
     Doing,
@@ -29,6 +29,7 @@ from gpuwatch.diagnose.frames import (
     python_leaf,
     worker_activity,
 )
+from gpuwatch.diagnose.gpu_windows import GpuWindow
 from gpuwatch.model import AccountShare, CodeLocation, Frame
 
 COMPUTING = "computing"
@@ -47,6 +48,8 @@ ACCOUNT_NAME = {
     Activity.LAUNCHING: "launching",
     Activity.COMMUNICATING: "communicating",
     Activity.LOGGING: "other_host_work",
+    Activity.ALLOCATING: "allocating",
+    Activity.COLLECTING: "other_host_work",
     Activity.HOST_WORK: "other_host_work",
     Activity.USER_LINE: "other_host_work",
     Activity.WAITING: "idle",
@@ -63,6 +66,7 @@ class Moment(Struct, frozen=True):
     tx_bytes_per_s: float | None
     window_ns: int
     mono_ns: int = 0
+    gil_elsewhere: bool = False
 
 
 class Account(Struct, frozen=True):
@@ -83,6 +87,8 @@ class Account(Struct, frozen=True):
     copy_tx_bytes_per_s: float | None = None
     idle_windows: float = 0.0
     """Share of the samples in whose window the GPU did nothing at all."""
+    gil_elsewhere: float = 0.0
+    """Share of the samples in which another Python thread of the process held the interpreter lock."""
     source_known: float = 1.0
     """Share of the user-line samples whose text was readable."""
 
@@ -140,6 +146,7 @@ def moments(evidence: Evidence) -> list[Moment]:
             tx_bytes_per_s=max(tx, default=None),
             window_ns=max(w.end_ns - w.start_ns for w in covering),
             mono_ns=stack.mono_ns,
+            gil_elsewhere=any(other.owns_gil and other is not thread for other in stack.threads),
         )
         where = moment.doing.where
         known = where is not None and (where.file, where.line) in evidence.source
@@ -205,6 +212,7 @@ def balance(evidence: Evidence) -> Account | None:
         copy_rx_bytes_per_s=_copy_rate(found, "rx_bytes_per_s"),
         copy_tx_bytes_per_s=_copy_rate(found, "tx_bytes_per_s"),
         idle_windows=sum(m.busy < t.IDLE_WINDOW_BUSY for m in found) / len(found),
+        gil_elsewhere=sum(m.gil_elsewhere for m in found) / len(found),
         source_known=_source_known(evidence, found),
     )
 

@@ -21,7 +21,7 @@ _SLOWDOWNS = {
 def find(case: Case) -> list[Finding]:
     """Findings of this family."""
     found = [f for f in (_clocks(case), _small_grids(case)) if f is not None]
-    return found + [f for f in (_bandwidth(case), _tensor(case), _power_cap(case)) if f is not None]
+    return found + [f for f in (_bandwidth(case), _tensor(case), _power_cap(case), _memory(case)) if f is not None]
 
 
 def _ladder(case: Case) -> tuple[EvidenceRow | None, ...]:
@@ -137,6 +137,23 @@ def _power_cap(case: Case) -> Finding | None:
             row("power cap active", 100 * share, "% of readings", "NVML", e.window_s),
             row("SM clock while busy", _pct(e.clock_share), "% of maximum", "NVML", e.window_s),
         ),
+    )
+
+
+def _memory(case: Case) -> Finding | None:
+    """An allocator that holds nearly all is normal; the next larger tensor fails all the same."""
+    share = case.evidence.mem_used_share
+    if share is None or share < t.NEARLY_FULL_MEMORY:
+        return None
+    return finding(
+        "gpu_memory_nearly_full",
+        f"{share_text(share)} of the GPU's memory is in use: a longer sequence or a larger batch may not fit.",
+        0.0,
+        Bound(1.0, "memory that is in use costs no time by itself"),
+        severity=Severity.INFO,
+        remedy="Nothing, while it runs; else a smaller batch, activation checkpointing, or "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        evidence=rows(row("GPU memory used", 100 * share, "%", "NVML", case.evidence.window_s)),
     )
 
 

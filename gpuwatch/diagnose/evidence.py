@@ -12,10 +12,19 @@ from statistics import fmean
 
 from msgspec import Struct
 
+from gpuwatch.diagnose.gpu_windows import (
+    GpuWindow,
+    clock_share,
+    job_memory,
+    lost_devices,
+    mem_used_share,
+    throttle_shares,
+    value_of,
+    windows_of,
+)
 from gpuwatch.model import (
     Absent,
     CgroupSample,
-    ClocksEvent,
     Device,
     DeviceSample,
     HostSample,
@@ -31,28 +40,6 @@ from gpuwatch.model import (
     SourceLine,
     StackSample,
 )
-
-MAX_WINDOW_NS = 2_500_000_000
-"""GPM windows longer than this average over too much to be joined with a stack."""
-
-
-class GpuWindow(Struct, frozen=True):
-    """One GPM window of one device (or one NVML utilization reading where GPM is missing). Shares 0..1."""
-
-    device_index: int
-    start_ns: int
-    end_ns: int
-    busy: float
-    sm: float | None = None
-    tensor: float | None = None
-    fp32: float | None = None
-    fp64: float | None = None
-    dram: float | None = None
-    occupancy: float | None = None
-    rx_bytes_per_s: float | None = None
-    tx_bytes_per_s: float | None = None
-    proxy: bool = False
-    """``busy`` is NVML utilization: "a kernel was resident", not more."""
 
 
 class ProcessUse(Struct, frozen=True):
@@ -96,6 +83,9 @@ class HostUse(Struct, frozen=True):
     psi_io_pct: float | None
     psi_memory_pct: float | None
     cpus: int
+    shm_used_share: float | None = None
+    shm_total_bytes: float | None = None
+    swap_grew_bytes: float | None = None
 
 
 class Tenant(Struct, frozen=True):
@@ -136,6 +126,8 @@ class Evidence(Struct, frozen=True):
     """Mean SM clock over its maximum while busy."""
     native_stacks: tuple[StackSample, ...] = ()
     """Stacks of the GPU process with native frames; rare, since they stop it."""
+    lost_devices: tuple[int, ...] = ()
+    """Devices whose newest reading says that they are lost."""
     gone: bool = False
     """The process ended during the window."""
 
@@ -184,7 +176,7 @@ def assemble(
     start, end = (min(times), max(times)) if times else (0, 0)
     all_devices = inventory.devices if inventory else ()
     devices = tuple(d for d in all_devices if d.index in indices)
-    windows = tuple(_windows(own))
+    windows = tuple(windows_of(own))
     return Evidence(
         pid=pid,
         device_indices=indices,
@@ -204,11 +196,12 @@ def assemble(
         source={(o.file, o.line): o.text for o in observations if isinstance(o, SourceLine)},
         tenants=_tenants(own, job),
         command=job.infos[pid].command if pid in job.infos else "",
-        mem_used_share=_mem_share(own, devices),
-        job_mem_bytes=_job_memory(own, pid),
-        throttle=_throttle(own, windows),
-        clock_share=_clock_share(own, devices),
+        mem_used_share=mem_used_share(own, devices),
+        job_mem_bytes=job_memory(own, pid),
+        throttle=throttle_shares(own, windows),
+        clock_share=clock_share(own, devices),
         native_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and s.native),
+        lost_devices=lost_devices(own),
         gone=ended_ns is not None,
     )
 
@@ -298,46 +291,9 @@ def _per(amount: float | None, over: float) -> float | None:
     return amount / over if amount is not None and over > 0 else None
 
 
-def _share(reading: Num) -> float | None:
-    return None if isinstance(reading, Absent) else reading / 100.0
-
-
-def _value(reading: Num) -> float | None:
-    return None if isinstance(reading, Absent) else float(reading)
-
-
-def _windows(samples: Sequence[DeviceSample]) -> Iterable[GpuWindow]:
-    """GPM windows; where a device has none at all, its NVML utilization readings as proxies."""
-    with_gpm = {s.device_index for s in samples if s.gpm_window_ns and not isinstance(s.busy_pct, Absent)}
-    previous: dict[int, int] = {}
-    for s in samples:
-        before = previous.get(s.device_index)
-        if s.device_index in with_gpm:
-            busy = _share(s.busy_pct)
-            if not s.gpm_window_ns or busy is None or s.gpm_window_ns > MAX_WINDOW_NS:
-                continue
-            yield GpuWindow(
-                device_index=s.device_index,
-                start_ns=s.mono_ns - s.gpm_window_ns,
-                end_ns=s.mono_ns,
-                busy=min(1.0, busy),
-                sm=_share(s.sm_active_pct),
-                tensor=_share(s.tensor_active_pct),
-                fp32=_share(s.fp32_active_pct),
-                fp64=_share(s.fp64_active_pct),
-                dram=_share(s.dram_active_pct),
-                occupancy=_share(s.sm_occupancy_pct),
-                rx_bytes_per_s=_value(s.pcie_rx_bytes_per_s),
-                tx_bytes_per_s=_value(s.pcie_tx_bytes_per_s),
-            )
-        elif not isinstance(s.gpu_util_pct, Absent) and before is not None and s.mono_ns - before <= MAX_WINDOW_NS:
-            yield GpuWindow(s.device_index, before, s.mono_ns, min(1.0, s.gpu_util_pct / 100.0), proxy=True)
-        previous[s.device_index] = s.mono_ns
-
-
 def _host(samples: Sequence[HostSample], inventory: Inventory | None) -> HostUse:
     def mean(readings: Iterable[Num]) -> float | None:
-        values = [v for v in (_value(r) for r in readings) if v is not None]
+        values = [v for v in (value_of(r) for r in readings) if v is not None]
         return fmean(values) if values else None
 
     cpus = inventory.node.cpu_count if inventory else max((s.cpus_online for s in samples), default=0)
@@ -347,6 +303,16 @@ def _host(samples: Sequence[HostSample], inventory: Inventory | None) -> HostUse
         psi_io_pct=mean(s.psi_io.some_pct for s in samples),
         psi_memory_pct=mean(s.psi_memory.some_pct for s in samples),
         cpus=cpus,
+        shm_used_share=max(
+            (
+                used / total
+                for s in samples
+                if (used := value_of(s.shm_used_bytes)) is not None and (total := value_of(s.shm_total_bytes))
+            ),
+            default=None,
+        ),
+        shm_total_bytes=max((v for s in samples if (v := value_of(s.shm_total_bytes)) is not None), default=None),
+        swap_grew_bytes=_delta(samples[0].swap_used_bytes, samples[-1].swap_used_bytes) if samples else None,
     )
 
 
@@ -354,7 +320,7 @@ def _quota(samples: Sequence[CgroupSample]) -> QuotaUse | None:
     if len(samples) < 2:
         return None
     first, last = samples[0], samples[-1]
-    quota = _value(last.quota_cores)
+    quota = value_of(last.quota_cores)
     periods = _delta(first.nr_periods, last.nr_periods)
     throttled = _delta(first.nr_throttled, last.nr_throttled)
     if quota is None or not periods or throttled is None:
@@ -369,50 +335,9 @@ def _tenants(samples: Sequence[DeviceSample], job: _Job) -> tuple[Tenant, ...]:
     for sample in samples:
         for process in sample.processes:
             if process.pid not in ours and "C" in process.kind:
-                memory[process.pid] = _value(process.mem_used_bytes)
+                memory[process.pid] = value_of(process.mem_used_bytes)
     found = []
     for pid, mem in sorted(memory.items()):
         use = job.use(pid)
         found.append(Tenant(pid, mem, use.cpu_cores if use else None))
     return tuple(found)
-
-
-def _mem_share(samples: Sequence[DeviceSample], devices: Sequence[Device]) -> float | None:
-    totals = {d.index: _value(d.mem_total_bytes) for d in devices}
-    shares = [
-        used / total
-        for s in samples
-        if (used := _value(s.mem_used_bytes)) is not None and (total := totals.get(s.device_index))
-    ]
-    return max(shares, default=None)
-
-
-def _job_memory(samples: Sequence[DeviceSample], pid: int) -> float | None:
-    used = [_value(p.mem_used_bytes) for s in samples for p in s.processes if p.pid == pid]
-    return max((u for u in used if u is not None), default=None)
-
-
-def _throttle(samples: Sequence[DeviceSample], windows: Sequence[GpuWindow]) -> dict[str, float]:
-    """Clock reasons count only while the GPU works: an idle card reports idle clocks, not a fault."""
-    busy_ends = {(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3}
-    masks = [
-        ClocksEvent(s.clocks_event_reasons & 0x1FF)
-        for s in samples
-        if isinstance(s.clocks_event_reasons, int) and (s.device_index, s.mono_ns) in busy_ends
-    ]
-    if not masks:
-        return {}
-    counts = Counter(bit.name.lower() for mask in masks for bit in mask if bit.name)
-    return {name: n / len(masks) for name, n in counts.items()}
-
-
-def _clock_share(samples: Sequence[DeviceSample], devices: Sequence[Device]) -> float | None:
-    maxima = {d.index: _value(d.sm_clock_max_mhz) for d in devices}
-    shares = [
-        clock / top
-        for s in samples
-        if (clock := _value(s.sm_clock_mhz)) is not None
-        and (top := maxima.get(s.device_index))
-        and (_share(s.busy_pct) or 0.0) >= 0.3
-    ]
-    return fmean(shares) if shares else None

@@ -40,6 +40,10 @@ class Activity(enum.StrEnum):
     """Inside the framework's own Python, or in backward: handing work to the GPU."""
     COMMUNICATING = "communicating"
     LOGGING = "logging"
+    ALLOCATING = "allocating"
+    """Giving GPU memory back to the driver or asking it for more: each such call stops the GPU."""
+    COLLECTING = "collecting_garbage"
+    """In Python's garbage collector, called explicitly (its own runs leave no frame)."""
     HOST_WORK = "other_host_work"
     """Computing on the CPU: numpy, PIL, pandas, the user's own loops."""
     USER_LINE = "user_line"
@@ -76,6 +80,7 @@ _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
     (Activity.RECEIVING_DATA, re.compile(r"torch/utils/data/_utils/pin_memory\.py$"), frozenset({"pin_memory"})),
     (Activity.WAITING_FOR_DATA, re.compile(r"torch/utils/data/dataloader\.py$"),
      frozenset({"_try_get_data", "_get_data"})),
+    (Activity.ALLOCATING, re.compile(r"torch/cuda/memory\.py$"), frozenset({"empty_cache"})),
     (Activity.COMMUNICATING, re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives)\.py$"), None),
     (Activity.LOGGING, re.compile(r"(wandb|tensorboard|tensorboardX|mlflow|neptune|matplotlib|tqdm|logging)/"), None),
 )  # fmt: skip
@@ -91,6 +96,8 @@ _SYNC_TEXT = re.compile(
     r"\.item\(|\.tolist\(|\.cpu\(|\.numpy\(|\bisnan\b|\bisinf\b|\bisfinite\b|\.any\(\)|\.all\(\)|synchronize\(|"
     r"\.nonzero\(|\bbool\(|\bprint\(|\bfloat\(|\bint\(|\.to\(\s*[\"']cpu"
 )
+_ALLOCATE_TEXT = re.compile(r"\bempty_cache\(")
+_COLLECT_TEXT = re.compile(r"\bgc\.collect\(")
 _COPY_TEXT = re.compile(
     r"\.cuda\(|\.to\((?!\s*torch\.(float|half|bfloat|int|long|double))|\.copy_\(|from_numpy\(|to_device"
 )
@@ -154,6 +161,10 @@ def _activity(thread: ThreadStack, where: Frame | None, text_of: dict[tuple[str,
 def _line_activity(text: str, *, active: bool) -> Activity:
     """A user's line that calls C. Waiting for the GPU spins or sleeps, so ``active`` does not decide for it."""
     code = text.split("#", 1)[0]
+    if _ALLOCATE_TEXT.search(code):
+        return Activity.ALLOCATING
+    if _COLLECT_TEXT.search(code):
+        return Activity.COLLECTING
     if _SYNC_TEXT.search(code) and "torch.tensor(" not in code:
         return Activity.SYNCHRONISING
     if _COPY_TEXT.search(code):
@@ -215,6 +226,8 @@ _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
     (Activity.SYNCHRONISING, re.compile(r"_local_scalar_dense")),
     (Activity.COPYING, re.compile(r"^(cu|cuda)Memcpy|copy_kernel_cuda|_copy_from_and_resize")),
     (Activity.SYNCHRONISING, re.compile(r"^(cu|cuda)(Stream|Event|Ctx|Device)Synchronize")),
+    (Activity.ALLOCATING, re.compile(r"^(cu|cuda)(Mem(Alloc|Free|Create|Map|Unmap|Release|AddressFree)|Malloc|Free)")),
+    (Activity.COLLECTING, re.compile(r"^(gc_collect_main|gc_collect_region|gc_collect_full|deduce_unreachable)")),
     (Activity.COMMUNICATING, re.compile(r"^nccl[A-Z]|ProcessGroupNCCL")),
     (Activity.LAUNCHING, re.compile(r"^(cu|cuda)(Launch|Graph|Mem|Func|Module)|^(at|c10|torch)::|THPVariable")),
 )

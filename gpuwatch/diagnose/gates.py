@@ -83,6 +83,24 @@ def _model_on_cpu(case: Case) -> Finding:
     )
 
 
+def lost(case: Case) -> Finding | None:
+    """A GPU of the job has fallen off the bus or waits for a reset."""
+    e = case.evidence
+    if not e.lost_devices:
+        return None
+    which = ", ".join(map(str, e.lost_devices))
+    return finding(
+        "gpu_lost",
+        f"GPU {which} does not answer any more: it fell off the bus or needs a reset.",
+        1.0,
+        Bound(1.0, "nothing runs on a lost GPU"),
+        severity=Severity.CRITICAL,
+        remedy="Look for Xid messages (`dmesg | grep -i xid`), end the jobs, and reset the GPU or reboot; if it comes "
+        "back, have the card and its slot checked.",
+        evidence=rows(row("lost GPUs", which, "", "NVML", e.window_s)),
+    )
+
+
 def tenancy(case: Case) -> Finding | None:
     """Another process computes on the same GPU."""
     e = case.evidence

@@ -5,12 +5,14 @@ Owns: preprocessing, launching, synchronising, checkpoints, compilation, logging
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
 from gpuwatch.diagnose.advice import finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.frames import Activity
-from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding, Severity
+from gpuwatch.diagnose.frames import Activity, driving_thread, user_frame
+from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding, Frame, Severity
 
 
 def find(case: Case) -> list[Finding]:
@@ -18,7 +20,10 @@ def find(case: Case) -> list[Finding]:
     account = case.account
     if account is None:
         return []
-    rules = (_preprocessing, _launching, _synchronising, _checkpoint, _compiling, _logging, _waiting)
+    rules = (
+        _preprocessing, _launching, _synchronising, _checkpoint, _compiling, _logging, _allocating, _collecting, _gil,
+        _waiting,
+    )  # fmt: skip
     return [f for rule in rules if (f := rule(case, account)) is not None]
 
 
@@ -43,7 +48,8 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
     place = account.location(Activity.HOST_WORK, Activity.USER_LINE)
     # A line that calls C without leaving the GPU idle for a whole window may as well launch or wait for the GPU.
     vague = account.lost_in(Activity.USER_LINE) > lost / 2 and account.idle_windows < 0.3 and _text(case, place) == ""
-    python = account.lost_in(Activity.USER_LINE) == 0 and case.main_cores >= t.MAIN_BUSY_CORES
+    if _is_python(case, account):
+        return _python(case, account, lost, place)
     return finding(
         "host_preprocessing",
         f"The training thread computes on the CPU{place_text(place)} while the GPU has nothing to do: "
@@ -51,8 +57,7 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
         lost,
         case.bound(Activity.HOST_WORK, Activity.USER_LINE),
         remedy="Move this work into the dataset, where DataLoader workers do it in parallel and ahead of time, or do "
-        "it on the GPU with torch operations after the copy."
-        + ("" if not python else " Vectorise loops over samples."),
+        "it on the GPU with torch operations after the copy.",
         location=place,
         confidence=Confidence.LOW if vague else Confidence.HIGH,
         alternatives=("host_sync", "launch_bound") if vague else ("python_bound",),
@@ -65,6 +70,132 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
             *case.gpu_rows(),
         ),
     )
+
+
+def _is_python(case: Case, account: Account) -> bool:
+    """The interpreter itself is the work: many lines, and the thread holds the lock on most of them. C libraries let
+    go of it for anything large."""
+    places = {f for a in (Activity.HOST_WORK, Activity.USER_LINE) for f in account.where.get(a, {})}
+    stacks = case.evidence.main_stacks
+    holding = sum(any(th.owns_gil and th.os_tid == s.pid for th in s.threads) for s in stacks)
+    return len(places) >= t.PYTHON_LINES and holding >= t.PYTHON_GIL * len(stacks)
+
+
+def _python(case: Case, account: Account, lost: float, place: CodeLocation | None) -> Finding:
+    e = case.evidence
+    return finding(
+        "python_bound",
+        f"The training thread runs Python code{place_text(place)}, line by line, while the GPU waits: "
+        f"{share_text(lost)} of the time.",
+        lost,
+        case.bound(Activity.HOST_WORK, Activity.USER_LINE),
+        remedy="Replace loops over samples or elements by tensor or numpy operations on whole batches, or move them "
+        "into DataLoader workers.",
+        location=place,
+        confidence=Confidence.MEDIUM,
+        alternatives=("host_preprocessing",),
+        experiment=f"Profile the function{place_text(place)} alone: py-spy record shows its lines.",
+        evidence=rows(
+            case.stack_row("training thread in the user's code", Activity.HOST_WORK, Activity.USER_LINE),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+            _line_row(case, place),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _allocating(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.ALLOCATING)
+    if lost < t.NAMED_FROM:
+        return None
+    e = case.evidence
+    place = account.location(Activity.ALLOCATING)
+    return finding(
+        "allocator_thrash",
+        f"GPU memory is given back to the driver and asked for again{place_text(place)}{_text(case, place)}; each time "
+        f"the GPU stops: {share_text(lost)} of the time.",
+        lost,
+        case.bound(Activity.ALLOCATING),
+        remedy="Take torch.cuda.empty_cache() out of the loop. If memory is short: a smaller batch, or "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation.",
+        location=place,
+        evidence=rows(
+            case.stack_row("training thread allocates or frees GPU memory", Activity.ALLOCATING),
+            row("GPU memory used", _pct(e.mem_used_share), "%", "NVML", e.window_s),
+            _line_row(case, place),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+def _collecting(case: Case, account: Account) -> Finding | None:
+    lost = account.lost_in(Activity.COLLECTING)
+    if lost < t.NAMED_FROM:
+        return None
+    place = account.location(Activity.COLLECTING)
+    return finding(
+        "gc_pauses",
+        f"Python's garbage collector runs{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
+        lost,
+        case.bound(Activity.COLLECTING),
+        remedy="gc.freeze() after set-up and gc.disable() in the loop, with a gc.collect() every few hundred steps; "
+        "hold fewer Python objects (arrays instead of lists of objects).",
+        location=place,
+        evidence=rows(
+            case.stack_row("training thread collects garbage", Activity.COLLECTING), _line_row(case, place),
+            *case.gpu_rows(),
+        ),
+    )  # fmt: skip
+
+
+def _gil(case: Case, account: Account) -> Finding | None:
+    """Another thread holds the interpreter lock while the training thread wants to run."""
+    if account.gil_elsewhere < t.GIL_ELSEWHERE:
+        return None
+    hosts = (Activity.LAUNCHING, Activity.HOST_WORK, Activity.USER_LINE, Activity.WAITING, Activity.SYNCHRONISING)
+    lost = account.lost_in(*hosts) * account.gil_elsewhere
+    if lost < t.NAMED_FROM:
+        return None
+    e = case.evidence
+    name, where = _holder(case)
+    return finding(
+        "gil_contention",
+        f"Thread {name} holds Python's interpreter lock{place_text(where)} while the training thread waits for it: "
+        f"about {share_text(lost)} of the time.",
+        lost,
+        case.bound(*hosts),
+        remedy="Move that thread's work into a process of its own, or into library calls that let go of the lock.",
+        location=where,
+        confidence=Confidence.MEDIUM,
+        alternatives=("launch_bound", "python_bound"),
+        experiment=f"Stop thread {name} for a hundred steps and compare the step time.",
+        evidence=rows(
+            row("another thread holds the interpreter lock", 100 * account.gil_elsewhere, "% of samples",
+                f"stack samples (n={account.samples})", e.window_s),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )  # fmt: skip
+
+
+def _holder(case: Case) -> tuple[str, CodeLocation | None]:
+    """Name and commonest line of the thread that most often holds the lock."""
+    names: Counter[str] = Counter()
+    lines: dict[str, Counter[Frame]] = {}
+    for stack in case.evidence.main_stacks:
+        driver = driving_thread(stack.pid, stack.threads)
+        for thread in stack.threads:
+            if thread.owns_gil and thread is not driver:
+                name = thread.name or str(thread.os_tid)
+                names[name] += 1
+                place = user_frame(thread.frames)
+                if place is not None:
+                    lines.setdefault(name, Counter())[place] += 1
+    name, count = names.most_common(1)[0]
+    if name not in lines:
+        return name, None
+    frame, n = lines[name].most_common(1)[0]
+    return name, CodeLocation(frame.file, frame.line, frame.function, n / count)
 
 
 def _launching(case: Case, account: Account) -> Finding | None:

@@ -5,17 +5,14 @@ Owns: why the loader is late. Refuses: waits that the GPU's queue hides (the acc
 
 from __future__ import annotations
 
-from statistics import fmean
-
-from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import WorkerView
 from gpuwatch.diagnose.advice import Bound, WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
-from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding
-
-_WAITS = (Activity.WAITING_FOR_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
+from gpuwatch.diagnose.loader import WAITS, hot_row, queue_row
+from gpuwatch.diagnose.storage import is_hung, loader_hung, shm_short, shm_too_small, state_share, waits_for_storage
+from gpuwatch.model import Confidence, Finding
 
 
 def find(case: Case) -> list[Finding]:
@@ -26,7 +23,7 @@ def find(case: Case) -> list[Finding]:
     found = []
     if account.lost_in(Activity.PREPARING_DATA) >= t.NAMED_FROM:
         found.append(_in_main(case))
-    if account.lost_in(*_WAITS) >= t.NAMED_FROM:
+    if account.lost_in(*WAITS) >= t.NAMED_FROM:
         found.append(_late(case))
     return found
 
@@ -60,60 +57,58 @@ def _late(case: Case) -> Finding:
     """The training thread waits for a batch: why is it not there?"""
     account, e = case.account, case.evidence
     assert account is not None
-    lost = account.lost_in(*_WAITS)
+    lost = account.lost_in(*WAITS)
     if account.lost_in(Activity.RESTARTING_WORKERS) >= max(t.NAMED_FROM, lost / 2):
         return _restarts(case, lost)
     if account.lost_in(Activity.RECEIVING_DATA) >= max(t.NAMED_FROM, lost / 2):
         return _transfer(case, lost)
+    if shm_short(case):
+        return shm_too_small(case, lost)
     if not e.workers:
         return _unknown_loader(case, lost)
     cores = case.worker_cores
     view = case.workers
     if view is not None and view.waiting_for_work >= t.WORKER_QUEUE_IDLE and (cores or 0.0) < t.WAITING_CPU_CORES:
         return _transfer(case, lost)
-    if _hung(case):
-        return _loader_hung(case, lost)
+    if is_hung(case):
+        return loader_hung(case, lost)
     if cores is None:
         return _unknown_loader(case, lost)
     # Runnable is short of CPU even where the counters show little of it: quota, crowded cores.
-    runnable = _state_share(case, "R")
+    runnable = state_share(case, "R")
     if cores >= t.BUSY_CPU_CORES or (max(cores, runnable) >= t.WAITING_CPU_CORES and not _stalled(case, view)):
         return _cpu_bound(case, lost, cores)
-    return _storage(case, lost)
+    return waits_for_storage(case, lost)
 
 
 def _stalled(case: Case, view: WorkerView | None) -> bool:
     """Whether the workers sleep inside a fetch more often than they compute."""
     if view is not None:
         return view.waiting > view.preparing
-    return _state_share(case, "D") >= t.DISK_WAIT_STATE
-
-
-def _state_share(case: Case, state: str) -> float:
-    return fmean(w.states.get(state, 0.0) for w in case.evidence.workers)
+    return state_share(case, "D") >= t.DISK_WAIT_STATE
 
 
 def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     account, e, view = case.account, case.evidence, case.workers
     assert account is not None
     count = len(e.workers)
-    held = sum(account.held.get(a, 0.0) for a in _WAITS)
+    held = sum(account.held.get(a, 0.0) for a in WAITS)
     advice = advise_workers(count, held, account.computing, e.host.cpus, cores_per_worker=cores)
     # A sixteenth worker beside fifteen is no remedy either.
     few_more = advice.advised < count * t.WORTHWHILE
     full = not case.throttled and ((e.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or few_more)
-    loop = account.location(*_WAITS)
+    loop = account.location(*WAITS)
     hot = view.where if view else None
     hot_text = f" in {view.library}" if view and view.library else ""
     evidence = rows(
-        case.stack_row("training thread waits for a batch", *_WAITS),
+        case.stack_row("training thread waits for a batch", *WAITS),
         row("DataLoader workers", float(count), "processes", "/proc", e.window_s),
         row("CPU per worker", cores, "cores", "/proc", e.window_s),
         row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
         row("CPU of other processes", _others_cores(case), "cores", "/proc", e.window_s),
-        _hot_row(case, hot, view),
+        hot_row(case, hot, view),
         *case.gpu_rows(),
-        _queue_row(case, view),
+        queue_row(case, view),
     )
     if full:
         cause = "cpu_oversubscribed" if cores > 1.5 and count * cores > e.host.cpus else "loader_slow_transform"
@@ -122,7 +117,7 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
             f"{_workers_text(count)} cannot keep up{hot_text}{place_text(hot)} and no CPU core is left"
             f"{_crowd_text(case)}: the GPU waits {share_text(lost)} of the time.",
             lost,
-            case.bound(*_WAITS),
+            case.bound(*WAITS),
             remedy=(
                 "Set one thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); then make the transform cheaper."
                 if cause == "cpu_oversubscribed"
@@ -147,101 +142,6 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     )
 
 
-def _storage(case: Case, lost: float) -> Finding:
-    """Workers that neither compute nor have spare batches wait for storage, local or remote."""
-    account, e, view = case.account, case.evidence, case.workers
-    assert account is not None
-    disk_state = _state_share(case, "D")
-    local = disk_state >= t.DISK_WAIT_STATE or (e.host.psi_io_pct or 0.0) >= t.PSI_IO_PCT
-    wchan = next((name for w in e.workers for name, _ in w.wchans if name != "0"), "")
-    remote_fs = any(mark in name for w in e.workers for name, _ in w.wchans for mark in ("nfs", "rpc_", "fuse", "ceph"))
-    place = (view.where if view else None) or account.location(*_WAITS)
-    read = sum(w.read_bytes_per_s or 0.0 for w in e.workers)
-    calls = sum(w.reads_per_s or 0.0 for w in e.workers)
-    through = sum(w.rchar_bytes_per_s or 0.0 for w in e.workers)
-    size = through / calls if calls else 0.0
-    evidence = rows(
-        case.stack_row("training thread waits for a batch", *_WAITS),
-        row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
-        row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
-        row("workers off the CPU inside a fetch", 100 * view.waiting if view else None, "% of samples",
-            f"stack samples (n={view.samples if view else 0})", e.window_s),
-        row("workers sleep in", wchan or None, "", "/proc/PID/wchan", e.window_s),
-        row("workers in state D", 100 * disk_state, "%", "/proc", e.window_s),
-        row("read from local disks", read / 2**20, "MiB/s", "/proc/PID/io", e.window_s),
-        row("I/O pressure (some)", e.host.psi_io_pct, "%", "PSI", e.window_s),
-        _hot_row(case, view.where if view else None, view),
-        *case.gpu_rows(),
-    )  # fmt: skip
-    if local and not remote_fs:
-        small = calls >= 500 and size <= 64 * 1024
-        cause = "loader_small_files" if small else "loader_storage_bandwidth"
-        remedy = (
-            "Pack the samples into shards (tar/WebDataset, LMDB, Arrow), so that one read brings many."
-            if small
-            else "Stage the data set on a faster local disk (NVMe) or in memory; read ahead with larger requests."
-        )
-        return finding(
-            cause,
-            f"The loader workers wait for the disk{place_text(place)} ({units.rate_text(read)}): the GPU is idle "
-            f"{share_text(lost)} of the time.",
-            lost, case.bound(*_WAITS), remedy=remedy, location=place, evidence=evidence, confidence=Confidence.MEDIUM,
-            alternatives=("loader_small_files" if not small else "loader_storage_bandwidth",),
-            experiment="Read the same files twice: if the second pass is fast, the disk is the limit.",
-        )  # fmt: skip
-    count = len(e.workers)
-    held = sum(account.held.get(a, 0.0) for a in _WAITS)
-    advice = advise_workers(count, held, account.computing, e.host.cpus, cpu_bound=False)
-    return finding(
-        "loader_storage_latency",
-        f"The {count} loader worker{'s' if count != 1 else ''} sleep{'' if count != 1 else 's'} inside the fetch"
-        f"{place_text(place)}, waiting for an answer from storage or network: the GPU is idle {share_text(lost)} "
-        "of the time.",
-        lost,
-        case.bound(*_WAITS),
-        remedy="Copy the data next to the GPU before training, or fetch many samples per request (shards, "
-        f"batched or asynchronous reads). Waiting costs no CPU, so more workers hide some of it: {advice.needed} "
-        f"would hide all (now {count}).",
-        location=place,
-        evidence=evidence,
-        confidence=Confidence.HIGH if view is not None and view.waiting >= 0.5 else Confidence.MEDIUM,
-        alternatives=("lock or sleep in the dataset's own code",),
-        experiment=f"Look at the line{place_text(place)}: does it talk to a network or a lock?",
-    )
-
-
-def _hung(case: Case) -> bool:
-    """Nothing moves: no GPU activity, no CPU, not one byte read by any worker."""
-    e = case.evidence
-    return (
-        e.window_s >= 5.0
-        and e.busiest() < t.NO_ACTIVITY_BUSY
-        and all((w.cpu_cores or 0.0) < 0.005 and not w.rchar_bytes_per_s for w in e.workers)
-    )
-
-
-def _loader_hung(case: Case, lost: float) -> Finding:
-    e, view = case.evidence, case.workers
-    return finding(
-        "loader_hung",
-        f"Nothing moves: the training loop waits for a batch, its {len(e.workers)} workers neither compute nor read.",
-        lost,
-        case.bound(*_WAITS),
-        remedy="A worker is stuck (lock taken before fork, dead store, full queue). Look at its line; set "
-        "DataLoader(timeout=60) so that it fails instead, or use the spawn start method.",
-        location=view.where if view else None,
-        confidence=Confidence.MEDIUM,
-        alternatives=("loader_storage_latency",),
-        experiment="Wait a minute: a slow store moves on, a hung loader does not.",
-        evidence=rows(
-            case.stack_row("training thread waits for a batch", *_WAITS),
-            row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
-            _hot_row(case, view.where if view else None, view),
-            *case.gpu_rows(),
-        ),
-    )
-
-
 def _transfer(case: Case, lost: float) -> Finding:
     account, e, view = case.account, case.evidence, case.workers
     assert account is not None
@@ -250,15 +150,15 @@ def _transfer(case: Case, lost: float) -> Finding:
         f"The workers are ahead, but their batches arrive slowly in the training process: the GPU is idle "
         f"{share_text(lost)} of the time.",
         lost,
-        case.bound(*_WAITS),
+        case.bound(*WAITS),
         remedy="Send few large tensors per batch instead of many objects: collate in the worker (collate_fn), return "
         "tensors rather than lists and dicts of arrays, raise prefetch_factor.",
-        location=account.location(*_WAITS),
+        location=account.location(*WAITS),
         confidence=Confidence.MEDIUM,
         evidence=rows(
             case.stack_row("training thread waits for a batch", Activity.WAITING_FOR_DATA),
             case.stack_row("training thread unpacks a batch", Activity.RECEIVING_DATA),
-            _queue_row(case, view),
+            queue_row(case, view),
             row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
             *case.gpu_rows(),
         ),
@@ -272,7 +172,7 @@ def _restarts(case: Case, lost: float) -> Finding:
         "loader_worker_restart",
         f"The loader starts its workers again and again (each epoch): the GPU is idle {share_text(lost)} of the time.",
         lost,
-        case.bound(*_WAITS),
+        case.bound(*WAITS),
         remedy="DataLoader(persistent_workers=True); with short epochs also an endless sampler.",
         location=account.location(Activity.RESTARTING_WORKERS),
         evidence=rows(
@@ -286,13 +186,13 @@ def _restarts(case: Case, lost: float) -> Finding:
 def _unknown_loader(case: Case, lost: float) -> Finding:
     account, e = case.account, case.evidence
     assert account is not None
-    place = account.location(*_WAITS)
+    place = account.location(*WAITS)
     return finding(
         "unattributed",
         f"The training loop waits for its next batch{place_text(place)}; who should deliver it is not visible from "
         f"here. The GPU is idle {share_text(lost)} of the time.",
         lost,
-        case.bound(*_WAITS),
+        case.bound(*WAITS),
         remedy="Run gpuwatch as the job's user or on the host, so that the loader's processes can be seen; until then "
         "raise the loader's parallelism and see whether the wait shrinks.",
         location=place,
@@ -300,7 +200,7 @@ def _unknown_loader(case: Case, lost: float) -> Finding:
         alternatives=("loader_too_few_workers", "loader_storage_latency", "loader_collate_or_ipc"),
         experiment="Iterate over the loader alone, without the model: its samples/s is the ceiling of the job.",
         evidence=rows(
-            case.stack_row("training thread waits for a batch", *_WAITS),
+            case.stack_row("training thread waits for a batch", *WAITS),
             row("DataLoader workers visible", float(len(e.workers)), "processes", "/proc", e.window_s),
             *case.gpu_rows(),
         ),
@@ -339,18 +239,3 @@ def _why_count(advice: WorkerAdvice) -> str:
 def _bound(advice: WorkerAdvice) -> Bound:
     workers = f"{advice.advised} worker" + ("" if advice.advised == 1 else "s")
     return Bound(advice.gain_max, f"{workers} at the pace measured now, and no faster than GPU and loop allow")
-
-
-def _hot_row(case: Case, hot: CodeLocation | None, view: WorkerView | None) -> EvidenceRow | None:
-    if hot is None or view is None:
-        return None
-    where = f"{hot.file}:{hot.line} {hot.function.rsplit('.', 1)[-1]}" + (f" > {view.library}" if view.library else "")
-    return row("workers' time goes to", where, "", f"stack samples (n={view.samples})", case.evidence.window_s,
-               f"{share_text(hot.share)} of them")  # fmt: skip
-
-
-def _queue_row(case: Case, view: WorkerView | None) -> EvidenceRow | None:
-    if view is None:
-        return None
-    return row("workers wait for work", 100 * view.waiting_for_work, "% of samples",
-               f"stack samples (n={view.samples})", case.evidence.window_s)  # fmt: skip

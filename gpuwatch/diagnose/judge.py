@@ -68,9 +68,9 @@ def judge(evidence: Evidence) -> Diagnosis:
 
 
 def _findings(case: Case) -> list[Finding]:
-    nothing = gates.not_a_job(case)
-    if nothing is not None:
-        return [nothing]
+    alone = gates.lost(case) or gates.not_a_job(case)
+    if alone is not None:
+        return [alone]
     if not case.evidence.windows:
         return [_no_gpu_readings(case)]
     loop = [*input.find(case), *host.find(case), *transfer.find(case)]

@@ -74,3 +74,17 @@ MEMORY_HEADROOM = 0.50
 """Free memory from which "larger batch" is a remedy (ICSE'24: peak memory ≤ 50 %)."""
 WORKER_HEADROOM = 1.25
 """Advised workers over the bare need: batches vary, and one core runs the training loop."""
+
+GIL_ELSEWHERE = 0.30
+"""Share of samples in which another thread holds the interpreter lock. H200 set: at most 0.04."""
+SHM_FULL = 0.90
+SHM_SMALL_BYTES = 64 * 2**20
+"""Docker's default /dev/shm; one batch of 256 images of 224² as float32 is 154 MB."""
+SWAP_PSI_MEMORY_PCT = 5.0
+NEARLY_FULL_MEMORY = 0.97
+PYTHON_LINES = 4
+"""Distinct lines of the user's code on which the thread stands with the interpreter lock held: Python itself is the
+work. A vectorised step stands on one or two (H200 set: numpy preprocessing on one line for 43 of 82 samples)."""
+PYTHON_GIL = 0.30
+"""py-spy sees the holder in a part of the samples only, when it does not stop the job (H200 set: 0.13 of a job that
+holds the lock all the time between its launches, 0.01 of one that computes in numpy)."""

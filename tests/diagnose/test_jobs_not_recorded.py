@@ -306,3 +306,107 @@ def test_a_job_that_ends_in_the_window_is_judged_by_its_life_and_not_by_the_idle
     d = judged([*windows, *after], [*alive, gone], b.host(), b.stacks([(b.LAUNCHING, True)])[:60])
     assert d.verdict.cause == "healthy"
     assert any("ended" in note for note in d.missing)
+
+
+def test_empty_cache_in_the_loop_is_named_with_its_line() -> None:
+    d = judged(b.gpu([40, 45]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]),
+               extra=(b.source("torch.cuda.empty_cache()"),))  # fmt: skip
+    assert d.verdict.cause == "allocator_thrash"
+    assert "empty_cache()" in d.verdict.summary
+
+
+def test_an_explicit_garbage_collection_is_named() -> None:
+    d = judged(b.gpu([0, 80]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.USER_LINE, True)]),
+               extra=(b.source("gc.collect()"),))  # fmt: skip
+    assert d.verdict.cause == "gc_pauses"
+
+
+def test_a_thread_that_holds_the_interpreter_lock_is_named_with_its_line() -> None:
+    from gpuwatch.model import ThreadStack
+
+    def crowded(stack: Observation) -> Observation:
+        assert isinstance(stack, StackSample)
+        other = ThreadStack(PID + 5, "Thread-7 (metrics)", True, True, (Frame("count", "/home/ann/metrics.py", 8),))
+        return StackSample(PID, PID, stack.mono_ns, (*stack.threads, other))
+
+    d = judged(
+        b.gpu([40]), b.ticks(b.process(PID, 1.0)), b.host(), [crowded(s) for s in b.stacks([(b.LAUNCHING, True)])]
+    )
+    finding = next(f for f in d.findings if f.cause == "gil_contention")
+    assert finding.location is not None
+    assert (finding.location.file, finding.location.line) == ("/home/ann/metrics.py", 8)
+
+
+def test_a_full_dev_shm_is_told_from_a_slow_collate() -> None:
+    from gpuwatch.model import HostSample
+
+    full = [HostSample(t, 10.0, shm_total_bytes=64 * 2**20, shm_used_bytes=63 * 2**20) for t in b.times()[::10]]
+    workers = [b.process(5001 + i, 0.05, state="S") for i in range(4)]
+    d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.3), workers), list(full), b.stacks([(b.WAITING, False)]),
+               b.stacks([(b.WORKER_QUEUE, False)], pid=5001, every=5))  # fmt: skip
+    assert d.verdict.cause == "shm_too_small"
+
+
+def test_workers_that_wait_for_swapped_pages_are_short_of_memory_and_not_of_a_faster_disk() -> None:
+    from gpuwatch.model import HostSample, Pressure
+
+    thrash = [HostSample(t, 10.0, psi_memory=Pressure(20.0), psi_io=Pressure(30.0)) for t in b.times()[::10]]
+    workers = [b.process(5001 + i, 0.1, state="D") for i in range(4)]
+    d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.1, state="S"), workers), list(thrash),
+               b.stacks([(b.WAITING, False)]), b.stacks([(b.WORKER_FETCH, False)], pid=5001, every=5))  # fmt: skip
+    assert d.verdict.cause == "memory_thrash"
+
+
+def test_a_lost_gpu_is_nothing_but_lost() -> None:
+    from gpuwatch.model import Absent, Reason
+
+    gone = [DeviceSample(0, t, power_w=Absent(Reason.LOST), busy_pct=Absent(Reason.LOST)) for t in b.times()[50:]]
+    d = judged(b.gpu([90])[:50], list(gone), b.ticks(b.process(PID, 1.0)), b.host())
+    assert (d.verdict.cause, d.verdict.severity) == ("gpu_lost", Severity.CRITICAL)
+
+
+@pytest.mark.parametrize("renamed", ["python", "my-loader"])
+def test_workers_under_another_name_are_still_judged_by_what_they_do(renamed: str) -> None:
+    """setproctitle and spawn: the role says what they are, whatever the comm."""
+    import msgspec
+
+    from gpuwatch.model import ProcessTick
+
+    ticks = [
+        msgspec.structs.replace(t, infos=tuple(msgspec.structs.replace(i, comm=renamed) for i in t.infos))
+        for t in b.ticks(b.process(PID, 0.1, state="S"), [b.process(5001, 1.0)]) if isinstance(t, ProcessTick)
+    ]  # fmt: skip
+    d = judged(b.gpu([0] * 9 + [90]), list(ticks), b.host(), b.stacks([(b.WAITING, False)]))
+    assert d.verdict.cause == "loader_too_few_workers"
+
+
+def test_half_of_the_readings_give_the_same_cause() -> None:
+    parts = (b.gpu([0] * 9 + [90])[::2], b.ticks(b.process(PID, 0.1, state="S"), [b.process(5001, 1.0)]),
+             b.host()[::2], b.stacks([(b.WAITING, False)])[::2])  # fmt: skip
+    assert judged(*parts).verdict.cause == "loader_too_few_workers"
+
+
+def test_five_hundred_threads_do_not_hide_the_loop() -> None:
+    from gpuwatch.model import ThreadStack
+
+    idle = tuple(
+        ThreadStack(9000 + i, f"pool-{i}", False, False, (Frame("wait", "/usr/lib/python3.12/threading.py", 355),))
+        for i in range(500)
+    )
+    crowd: list[Observation] = [
+        StackSample(s.pid, s.root_pid, s.mono_ns, (*idle, *s.threads))
+        for s in b.stacks([(b.FETCHING, True)]) if isinstance(s, StackSample)
+    ]  # fmt: skip
+    d = judged(b.gpu([0, 0, 0, 90]), b.ticks(b.process(PID, 1.0)), b.host(), crowd)
+    assert d.verdict.cause == "loader_in_main_process"
+
+
+def test_without_psi_storage_is_still_told_by_the_state_of_the_workers() -> None:
+    from gpuwatch.model import NOT_SUPPORTED, HostSample, Pressure
+
+    old = Pressure(NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED)
+    kernel = [HostSample(t, 10.0, psi_cpu=old, psi_io=old, psi_memory=old) for t in b.times()[::10]]
+    workers = [b.process(5001 + i, 0.1, state="D", reads_per_s=20) for i in range(4)]
+    d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.1, state="S"), workers), list(kernel),
+               b.stacks([(b.WAITING, False)]), b.stacks([(b.WORKER_FETCH, False)], pid=5001, every=5))  # fmt: skip
+    assert d.verdict.cause == "loader_storage_bandwidth"

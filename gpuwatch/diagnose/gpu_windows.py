@@ -1,0 +1,128 @@
+"""What the GPU did, window by window.
+
+Owns: GPM windows (or proxies) out of device samples, and what follows from the samples of one window of evidence.
+Refuses: processes and stacks (evidence.py), judging.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from msgspec import Struct
+
+from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, Num, Reason
+
+MAX_WINDOW_NS = 2_500_000_000
+"""GPM windows longer than this average over too much to be joined with a stack."""
+
+
+class GpuWindow(Struct, frozen=True):
+    """One GPM window of one device (or one NVML utilization reading where GPM is missing). Shares 0..1."""
+
+    device_index: int
+    start_ns: int
+    end_ns: int
+    busy: float
+    sm: float | None = None
+    tensor: float | None = None
+    fp32: float | None = None
+    fp64: float | None = None
+    dram: float | None = None
+    occupancy: float | None = None
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
+    proxy: bool = False
+    """``busy`` is NVML utilization: "a kernel was resident", not more."""
+
+
+def windows_of(samples: Sequence[DeviceSample]) -> Iterable[GpuWindow]:
+    """GPM windows; where a device has none at all, its NVML utilization readings as proxies."""
+    with_gpm = {s.device_index for s in samples if s.gpm_window_ns and not isinstance(s.busy_pct, Absent)}
+    previous: dict[int, int] = {}
+    for s in samples:
+        before = previous.get(s.device_index)
+        if s.device_index in with_gpm:
+            busy = share_of(s.busy_pct)
+            if not s.gpm_window_ns or busy is None or s.gpm_window_ns > MAX_WINDOW_NS:
+                continue
+            yield GpuWindow(
+                device_index=s.device_index,
+                start_ns=s.mono_ns - s.gpm_window_ns,
+                end_ns=s.mono_ns,
+                busy=min(1.0, busy),
+                sm=share_of(s.sm_active_pct),
+                tensor=share_of(s.tensor_active_pct),
+                fp32=share_of(s.fp32_active_pct),
+                fp64=share_of(s.fp64_active_pct),
+                dram=share_of(s.dram_active_pct),
+                occupancy=share_of(s.sm_occupancy_pct),
+                rx_bytes_per_s=value_of(s.pcie_rx_bytes_per_s),
+                tx_bytes_per_s=value_of(s.pcie_tx_bytes_per_s),
+            )
+        elif not isinstance(s.gpu_util_pct, Absent) and before is not None and s.mono_ns - before <= MAX_WINDOW_NS:
+            yield GpuWindow(s.device_index, before, s.mono_ns, min(1.0, s.gpu_util_pct / 100.0), proxy=True)
+        previous[s.device_index] = s.mono_ns
+
+
+def share_of(reading: Num) -> float | None:
+    """Percent to a share 0..1; None when absent."""
+    return None if isinstance(reading, Absent) else reading / 100.0
+
+
+def value_of(reading: Num) -> float | None:
+    """The number in a reading; None when absent."""
+    return None if isinstance(reading, Absent) else float(reading)
+
+
+def mem_used_share(samples: Sequence[DeviceSample], devices: Sequence[Device]) -> float | None:
+    """Of the fullest device, 0..1; None when not read."""
+    totals = {d.index: value_of(d.mem_total_bytes) for d in devices}
+    shares = [
+        used / total
+        for s in samples
+        if (used := value_of(s.mem_used_bytes)) is not None and (total := totals.get(s.device_index))
+    ]
+    return max(shares, default=None)
+
+
+def job_memory(samples: Sequence[DeviceSample], pid: int) -> float | None:
+    """Most bytes that the process held at once; None when not read."""
+    used = [value_of(p.mem_used_bytes) for s in samples for p in s.processes if p.pid == pid]
+    return max((u for u in used if u is not None), default=None)
+
+
+def throttle_shares(samples: Sequence[DeviceSample], windows: Sequence[GpuWindow]) -> dict[str, float]:
+    """Clock reasons count only while the GPU works: an idle card reports idle clocks, not a fault."""
+    busy_ends = {(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3}
+    masks = [
+        ClocksEvent(s.clocks_event_reasons & 0x1FF)
+        for s in samples
+        if isinstance(s.clocks_event_reasons, int) and (s.device_index, s.mono_ns) in busy_ends
+    ]
+    if not masks:
+        return {}
+    counts = Counter(bit.name.lower() for mask in masks for bit in mask if bit.name)
+    return {name: n / len(masks) for name, n in counts.items()}
+
+
+def clock_share(samples: Sequence[DeviceSample], devices: Sequence[Device]) -> float | None:
+    """Mean SM clock over its maximum while busy; None when the GPU was not."""
+    maxima = {d.index: value_of(d.sm_clock_max_mhz) for d in devices}
+    shares = [
+        clock / top
+        for s in samples
+        if (clock := value_of(s.sm_clock_mhz)) is not None
+        and (top := maxima.get(s.device_index))
+        and (share_of(s.busy_pct) or 0.0) >= 0.3
+    ]
+    return fmean(shares) if shares else None
+
+
+def lost_devices(samples: Sequence[DeviceSample]) -> tuple[int, ...]:
+    """Devices whose newest reading says that they are lost."""
+    newest = {s.device_index: s for s in samples}
+    return tuple(
+        sorted(i for i, s in newest.items() if isinstance(s.power_w, Absent) and s.power_w.reason is Reason.LOST)
+    )
