@@ -16,6 +16,7 @@ from gpuwatch.cli.options import Duration
 
 if TYPE_CHECKING:
     from gpuwatch.daemon.jobs import Subject
+    from gpuwatch.daemon.watch import Watch
     from gpuwatch.model import Device, Diagnosis, Observation
 
 MIN_SECONDS, MAX_SECONDS = 4.0, 600.0
@@ -29,11 +30,14 @@ MIN_SECONDS, MAX_SECONDS = 4.0, 600.0
 @click.option("--no-stacks", is_flag=True, help="Do not sample the job's stacks: counters only, less certain.")
 @click.option("--replay", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a recording.")
 @click.option("--partial", is_flag=True, help="With --replay: use what a damaged recording still has.")
+@click.option(
+    "--watch", "again", is_flag=True, help="Go on until interrupted: a line per window, all of it on a change."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (schema gpuwatch.diagnose/1).")
 @click.option("--markdown", is_flag=True, help="Markdown, for a ticket.")
 def command(
     pid: int | None, gpu: int | None, seconds: float, no_stacks: bool, replay: Path | None, partial: bool,
-    as_json: bool, markdown: bool,
+    again: bool, as_json: bool, markdown: bool,
 ) -> int:  # fmt: skip
     """Watch the jobs on the GPUs, then print ranked findings with evidence and remedy.
 
@@ -43,6 +47,12 @@ def command(
         raise click.UsageError("--json and --markdown exclude each other")
     if partial and replay is None:
         raise click.UsageError("--partial goes with --replay FILE")
+    if again and (replay is not None or markdown):
+        raise click.UsageError("--watch looks at live jobs, as text or --json")
+    if again:
+        from gpuwatch.cli.diagnose_watch import follow
+
+        return follow(pid, gpu, seconds, stacks=not no_stacks, as_json=as_json)
     if replay is not None:
         diagnoses, devices = _from_recording(replay, pid, gpu, partial=partial)
     else:
@@ -51,9 +61,10 @@ def command(
     return exit_code(diagnoses)
 
 
-def run_text(replay: Path | None) -> int:
+def run_text(replay: Path | None, *, partial: bool = False) -> int:
     """Print the diagnosis as text; for callers that are not on a terminal. Exit code as the command's."""
-    diagnoses, devices = _from_recording(replay, None, None) if replay else _live(None, None, 10.0, stacks=True)
+    read = _from_recording(replay, None, None, partial=partial) if replay else None
+    diagnoses, devices = read or _live(None, None, 10.0, stacks=True)
     _print(diagnoses, devices, as_json=False, markdown=False)
     return exit_code(diagnoses)
 
@@ -114,9 +125,8 @@ def _live(
 
     with Watch(live_source(1.0)) as watch:
         inventory = watch.open()
-        subjects = [watch.subject(pid)] if pid is not None else watch.subjects()
         found = []
-        for subject in _on_gpu(subjects, gpu, inventory.devices, "here"):
+        for subject in chosen(watch, pid, gpu, inventory.devices):
             seen: Sequence[Observation] = watch.collect(
                 subject,
                 seconds if subject.pid else min(seconds, MIN_SECONDS),
@@ -127,6 +137,11 @@ def _live(
     if sys.stderr.isatty():
         click.echo("\r\033[K", nl=False, err=True)
     return found, inventory.devices
+
+
+def chosen(watch: Watch, pid: int | None, gpu: int | None, devices: Sequence[Device]) -> Sequence[Subject]:
+    """The jobs that are there now and were asked for. Raises InputNotFoundError."""
+    return _on_gpu([watch.subject(pid)] if pid is not None else watch.subjects(), gpu, devices, "here")
 
 
 def _on_gpu(subjects: Sequence[Subject], gpu: int | None, devices: Sequence[Device], where: str) -> Sequence[Subject]:

@@ -121,7 +121,8 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
             remedy=(
                 "Set one thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); then make the transform cheaper."
                 if cause == "cpu_oversubscribed"
-                else "More workers would find no core. Make the per-sample work cheaper: decode at the size you "
+                else ("Give the job CPU cores of its own first. " if _crowd_text(case) else "")
+                + "More workers would find no core. Make the per-sample work cheaper: decode at the size you "
                 "train on, store pre-resized images, move augmentation to the GPU (nvJPEG, DALI, kornia), or get more "
                 "CPU cores for this GPU."
             ),

@@ -83,6 +83,7 @@ def test_markdown_is_a_table_for_a_ticket(capsys: Capture) -> None:
         (["--for", "1s"], 64, "outside 4s to 600s"),
         (["--json", "--markdown"], 64, "exclude each other"),
         (["--partial"], 64, "--replay"),
+        (["--watch", "--markdown"], 64, "--watch"),
         (["--pid", "many"], 64, "--pid"),
     ],
 )
@@ -127,3 +128,16 @@ def test_a_long_path_does_not_hide_the_line_number() -> None:
         [b.inventory(), *b.gpu([0, 0, 0, 90]), *b.ticks(b.process(b.PID, 1.0)), *b.stacks([(frames, True)])], b.PID
     )
     assert any("photos.py:12" in line for line in diagnosis_lines(d))
+
+
+def test_a_line_of_watch_says_who_what_and_where_the_time_went() -> None:
+    import time
+
+    from gpuwatch.cli.diagnose_watch import line
+
+    stacks = b.stacks([(b.FETCHING, True)] * 9 + [(b.LAUNCHING, True)])
+    d = diagnose([b.inventory(), *b.gpu([0] * 9 + [90]), *b.ticks(b.process(b.PID, 1.0)), *stacks], b.PID)
+    text = line(d, time.struct_time((2026, 1, 1, 18, 4, 11, 0, 0, 0)))
+    assert (
+        text == "18:04:11 pid 4242 loader_in_main_process 90 % lost; computing 9 %, preparing_data 90 %, launching 1 %"
+    )
