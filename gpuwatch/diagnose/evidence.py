@@ -96,6 +96,15 @@ class Tenant(Struct, frozen=True):
     cpu_cores: float | None
 
 
+class Rank(Struct, frozen=True):
+    """Another process of the same distributed job, on GPUs of its own. Shares 0..1."""
+
+    pid: int
+    device_indices: tuple[int, ...]
+    busy: float
+    sm: float | None
+
+
 class Evidence(Struct, frozen=True):
     """Everything that was seen of one job in one window."""
 
@@ -126,6 +135,8 @@ class Evidence(Struct, frozen=True):
     """Mean SM clock over its maximum while busy."""
     native_stacks: tuple[StackSample, ...] = ()
     """Stacks of the GPU process with native frames; rare, since they stop it."""
+    ranks: tuple[Rank, ...] = ()
+    """The other ranks of a distributed job on this node, by pid."""
     lost_devices: tuple[int, ...] = ()
     """Devices whose newest reading says that they are lost."""
     gone: bool = False
@@ -201,6 +212,7 @@ def assemble(
         throttle=throttle_shares(own, windows),
         clock_share=clock_share(own, devices),
         native_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and s.native),
+        ranks=_ranks(device_samples, job, indices),
         lost_devices=lost_devices(own),
         gone=ended_ns is not None,
     )
@@ -326,6 +338,27 @@ def _quota(samples: Sequence[CgroupSample]) -> QuotaUse | None:
     if quota is None or not periods or throttled is None:
         return None
     return QuotaUse(quota, throttled / periods)
+
+
+def _ranks(samples: Sequence[DeviceSample], job: _Job, own: tuple[int, ...]) -> tuple[Rank, ...]:
+    """Processes with the same launcher and the same command line on other devices: torchrun, accelerate, mpirun. Two
+    jobs out of one shell script differ in their arguments."""
+    us = job.infos.get(job.pid)
+    if us is None:
+        return ()
+    found = []
+    for info in sorted(job.infos.values(), key=lambda i: i.pid):
+        others = tuple(i for i in info.device_indices if i not in own)
+        same = (info.ppid, info.command, info.uid) == (us.ppid, us.command, us.uid)
+        if info.pid == job.pid or info.role is not Role.MAIN or not others or not same:
+            continue
+        windows = [w for w in windows_of([s for s in samples if s.device_index in others]) if not w.proxy]
+        total = sum(w.end_ns - w.start_ns for w in windows)
+        if total:
+            busy = sum(w.busy * (w.end_ns - w.start_ns) for w in windows) / total
+            sm = sum((w.sm or 0.0) * (w.end_ns - w.start_ns) for w in windows) / total
+            found.append(Rank(info.pid, others, busy, sm))
+    return tuple(found)
 
 
 def _tenants(samples: Sequence[DeviceSample], job: _Job) -> tuple[Tenant, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpuwatch.diagnose import blind, device, gates, host, input, transfer
+from gpuwatch.diagnose import blind, device, gates, host, input, ranks, transfer
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import balance, moments, workers
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, row, rows, share_text
@@ -78,7 +78,10 @@ def _findings(case: Case) -> list[Finding]:
         loop = blind.find(case)
     loop.sort(key=lambda f: -f.lost_share)
     _syncs_first(loop)
-    on_device = device.find(case)
+    waits = ranks.find(case)
+    on_device = [f for f in device.find(case) if waits is None or f.cause != "batch_too_small"]
+    if waits is not None:
+        on_device.insert(0, waits)
     quota, tenancy = gates.quota(case), gates.tenancy(case)
     # Under a quota every host activity is slow; what the stacks show is where, not why.
     found = [quota, *(_standing(f, Standing.SYMPTOM) for f in loop)] if quota is not None else _ranked(loop)

@@ -88,3 +88,5 @@ work. A vectorised step stands on one or two (H200 set: numpy preprocessing on o
 PYTHON_GIL = 0.30
 """py-spy sees the holder in a part of the samples only, when it does not stop the job (H200 set: 0.13 of a job that
 holds the lock all the time between its launches, 0.01 of one that computes in numpy)."""
+STRAGGLER_GAP = 0.20
+"""Busy share by which a rank must idle more than the one that waits for it. Waiting in NCCL reads near 1."""

@@ -410,3 +410,38 @@ def test_without_psi_storage_is_still_told_by_the_state_of_the_workers() -> None
     d = judged(b.gpu([0, 60]), b.ticks(b.process(PID, 0.1, state="S"), workers), list(kernel),
                b.stacks([(b.WAITING, False)]), b.stacks([(b.WORKER_FETCH, False)], pid=5001, every=5))  # fmt: skip
     assert d.verdict.cause == "loader_storage_bandwidth"
+
+
+def two_ranks(our_busy: float, our_sm_of_busy: float, other_busy: float) -> list[Observation]:
+    """A distributed job: rank PID on GPU 0, rank 4243 on GPU 1, both children of one launcher."""
+    import msgspec
+
+    from gpuwatch.model import DeviceProcess, ProcessInfo, ProcessTick, Role
+
+    theirs = [
+        msgspec.structs.replace(s, device_index=1, processes=(DeviceProcess(4243, 20 * 2**30, "C"),))
+        for s in b.gpu([other_busy]) if isinstance(s, DeviceSample)
+    ]  # fmt: skip
+    other = ProcessInfo(
+        4243, 8, 1, 4243, Role.MAIN, "python", "python fit.py", "ann", 1000, device_indices=(1,), python=True
+    )
+    return [*b.gpu([our_busy], sm_of_busy=our_sm_of_busy), *theirs, ProcessTick(b.times()[0], infos=(other,))]
+
+
+def test_a_rank_that_waits_in_a_collective_points_at_the_one_that_idles() -> None:
+    d = judged(two_ranks(99, 0.1, 30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]))
+    assert d.verdict.cause == "nvlink_or_collective_wait"
+    assert "pid 4243 on GPU 1" in d.verdict.summary
+    assert "batch_too_small" not in [f.cause for f in d.findings]
+
+
+def test_the_slow_rank_is_judged_by_its_own_cause_and_blames_nobody() -> None:
+    d = judged(two_ranks(10, 0.9, 99), b.ticks(b.process(PID, 0.1, state="S"), [b.process(5001, 1.0)]), b.host(),
+               b.stacks([(b.WAITING, False)]))  # fmt: skip
+    assert d.verdict.cause == "loader_too_few_workers"
+    assert "nvlink_or_collective_wait" not in [f.cause for f in d.findings]
+
+
+def test_two_healthy_ranks_are_healthy() -> None:
+    d = judged(two_ranks(97, 0.9, 96), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]))
+    assert d.verdict.cause == "healthy"
