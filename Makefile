@@ -10,7 +10,7 @@ PY_DIRS := gpuwatch probes tests bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench wheel clean
+.PHONY: help demo test check format bench faults wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,10 @@ format: $(VENV)/.dev-stamp ## rewrite the code in the house format
 
 bench: $(VENV)/.base-stamp ## print what the daemon and the screen cost on this machine
 	@$(BIN)/python bench/run.py $(ARGS)
+
+faults: $(VENV)/.dev-stamp ## run labelled jobs on this machine's GPU, record them, score the diagnosis on them
+	@$(BIN)/python -m probes.faults.run --out faults-out $(ARGS)
+	@$(BIN)/python -m bench.accuracy faults-out
 
 wheel: $(VENV)/.base-stamp ## build dist/gpuwatchd-*.whl, to install on a GPU server
 	@$(PIP) wheel --no-deps --wheel-dir dist .

@@ -27,6 +27,8 @@ from gpuwatch.config import STREAM_SOCKET
 WARM_UP_S = 5.0
 """Imports, the first snapshot and the first full chart are start-up, not what an hour costs."""
 SCREENS = ((80, 24), (160, 50))
+PERIODS_S = (1.0, 0.1)
+"""What a day costs, and what a close look costs. At 10 Hz slow readings still come at their own pace."""
 GPUWATCH = (sys.executable, "-m", "gpuwatch")
 FIRST_FRAME = b"BUSY"
 """Head of a column: it is drawn with the first readings, not while connecting."""
@@ -75,31 +77,34 @@ def wire_rows() -> Iterator[Row]:
 
 
 def daemon_rows(readings: Readings, folder: Path, seconds: float) -> Iterator[Row]:
-    """The daemon at 1 Hz with one subscriber, then the screen in two sizes. Raises RuntimeError."""
-    config = folder / "config.toml"
-    config.write_text("period_s = 1.0\n", encoding="utf-8")
-    runtime, log = folder / "run", folder / "daemon.log"
-    endpoint = f"ipc://{runtime}"
-    env = readings.environment()
-    argv = [*GPUWATCH, "daemon", "--config", str(config), "--runtime-dir", str(runtime), *readings.daemon_flags]
-    with started(argv, env, log) as child:
-        wait_until((runtime / STREAM_SOCKET).is_socket, child, log)
-        time.sleep(WARM_UP_S)
-        yield from _daemon_use(child.pid, endpoint, seconds)
-        for size in SCREENS:
-            yield from _screen_use(f"tui {size[0]}×{size[1]}", [*GPUWATCH, "tui", "--connect", endpoint], size, seconds)
+    """The daemon at 1 Hz with one subscriber, then the screen in two sizes, then the daemon at 10 Hz. Raises
+    RuntimeError."""
+    for period_s in PERIODS_S:
+        config = folder / f"{period_s:g}.toml"
+        config.write_text(f"period_s = {period_s}\n", encoding="utf-8")
+        runtime, log = folder / f"run{period_s:g}", folder / f"daemon{period_s:g}.log"
+        endpoint = f"ipc://{runtime}"
+        argv = [*GPUWATCH, "daemon", "--config", str(config), "--runtime-dir", str(runtime), *readings.daemon_flags]
+        with started(argv, readings.environment(), log) as child:
+            wait_until((runtime / STREAM_SOCKET).is_socket, child, log)
+            time.sleep(WARM_UP_S)
+            yield from _daemon_use(child.pid, endpoint, seconds, period_s)
+            for size in SCREENS if period_s == PERIODS_S[0] else ():
+                argv = [*GPUWATCH, "tui", "--connect", endpoint]
+                yield from _screen_use(f"tui {size[0]}×{size[1]}", argv, size, seconds)
 
 
-def _daemon_use(pid: int, endpoint: str, seconds: float) -> list[Row]:
+def _daemon_use(pid: int, endpoint: str, seconds: float, period_s: float) -> list[Row]:
     before, start = cpu_ns(pid), time.monotonic()
     stream = watch(endpoint, seconds)
     cpu_pct = (cpu_ns(pid) - before) / 1e7 / (time.monotonic() - start)
-    subject = f"daemon, {stream.gpus} GPU{'' if stream.gpus == 1 else 's'}"
+    subject = f"daemon {1 / period_s:g} Hz, {stream.gpus} GPU{'' if stream.gpus == 1 else 's'}"
     return [
         Row(subject, "CPU of a core", cpu_pct, "%"),
         Row(subject, "resident", rss_bytes(pid) / 2**20, "MiB"),
         Row(subject, "inside NVML a tick, median", stream.nvml_ms, "ms"),
         Row(subject, "inside NVML a tick, most", stream.nvml_ms_max, "ms"),
+        Row(subject, "inside NVML", stream.nvml_ms_total / stream.seconds, "ms/s"),
         Row(subject, "tick, median", stream.tick_bytes, "B"),
         Row(subject, "stream", stream.bytes_per_s, "B/s"),
         Row(subject, "ticks", stream.ticks / stream.seconds, "/s"),

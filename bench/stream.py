@@ -28,6 +28,8 @@ class StreamUse(NamedTuple):
     """Median over ticks of the time spent inside NVML, all GPUs together."""
     nvml_ms_max: float
     gpus: int
+    nvml_ms_total: float
+    """In all of it, all GPUs together; slow readings are part of the sample after them."""
 
 
 def watch(endpoint: str, seconds: float) -> StreamUse:
@@ -60,5 +62,12 @@ def watch(endpoint: str, seconds: float) -> StreamUse:
     if not sizes:
         raise RuntimeError(f"{endpoint}: no tick within {seconds:.0f} s")
     return StreamUse(
-        took, len(sizes), statistics.median(sizes), total / took, statistics.median(nvml_ms), max(nvml_ms), gpus
+        seconds=took,
+        ticks=len(sizes),
+        tick_bytes=statistics.median(sizes),
+        bytes_per_s=total / took,
+        nvml_ms=statistics.median(nvml_ms),
+        nvml_ms_max=max(nvml_ms),
+        gpus=gpus,
+        nvml_ms_total=sum(nvml_ms),
     )

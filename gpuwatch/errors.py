@@ -23,6 +23,8 @@ EXIT_HEALTHY = 0
 EXIT_WARNING = 1
 EXIT_CRITICAL = 2
 EXIT_UNKNOWN = 3
+EXIT_TIMED_OUT = 124
+"""As timeout(1) does: the time limit of the whole command has passed."""
 
 
 class GpuwatchError(Exception):

@@ -21,9 +21,12 @@ from msgspec import msgpack as _msgpack
 
 from gpuwatch.errors import ProtocolError
 from gpuwatch.model import (
+    BurstSummary,
     CgroupSample,
+    DeviceHealth,
     DeviceSample,
     Diagnosis,
+    EventRecord,
     HostSample,
     Inventory,
     ProbeResult,
@@ -112,6 +115,31 @@ class Goodbye(Struct, frozen=True, tag="goodbye"):
     seq: int
 
 
+class ReplayPosition(Struct, frozen=True, tag="replay"):
+    """How a recording is being played: published when somebody asks for it or changes it."""
+
+    epoch: int
+    seq: int
+    start_mono_ns: int
+    """The recorder's clock at the first reading: a tick's ``mono_ns`` less this is its place in the recording."""
+    position_s: float
+    duration_s: float
+    speed: float
+    paused: bool = False
+
+
+class Telemetry(Struct, frozen=True, tag="telemetry"):
+    """What has come up beside the ticks. Slow readings of a GPU come whole, those of one GPU a message as a rule."""
+
+    epoch: int
+    seq: int
+    health: tuple[DeviceHealth, ...] = ()
+    bursts: tuple[BurstSummary, ...] = ()
+    events: tuple[EventRecord, ...] = ()
+    complete: bool = False
+    """Follows a snapshot that somebody asked for: all there is of ``health``, and ``events`` that may be known."""
+
+
 StreamMessage = (
     Tick
     | InventoryMessage
@@ -121,6 +149,8 @@ StreamMessage = (
     | ProbeMessage
     | Heartbeat
     | Goodbye
+    | ReplayPosition
+    | Telemetry
 )
 
 
@@ -149,7 +179,26 @@ class StartProbe(Struct, frozen=True, tag="start_probe"):
     device_index: int = 0
 
 
-Request = GetSnapshot | StartDiagnosis | StartProbe
+class GetHistory(Struct, frozen=True, tag="get_history"):
+    """The past of one GPU, in at most ``points`` buckets. Answered by History."""
+
+    request_id: int
+    device_index: int
+    seconds: float
+    points: int = 300
+
+
+class ReplayControl(Struct, frozen=True, tag="replay_control"):
+    """Change how a recording is played. Answered by Accepted; a ReplayPosition follows in the stream."""
+
+    request_id: int
+    action: str
+    """``pause``, ``resume``, ``step`` (on by ``value`` seconds, then pause), ``seek`` (to ``value`` seconds from the
+    start), ``speed`` (``value`` times real time, 0 as fast as possible), ``status`` (only tell)."""
+    value: float = 0.0
+
+
+Request = GetSnapshot | StartDiagnosis | StartProbe | GetHistory | ReplayControl
 
 
 class Snapshot(Struct, frozen=True, tag="snapshot"):
@@ -183,7 +232,33 @@ class Refused(Struct, frozen=True, tag="refused"):
     message: str
 
 
-Reply = Snapshot | Accepted | Refused
+class HistorySeries(Struct, frozen=True, array_like=True):
+    """One reading over time: integers, to be multiplied by ``scale``; None where there was no value."""
+
+    name: str
+    """A field of DeviceSample; its unit is in its name."""
+    scale: float
+    mean: tuple[int | None, ...]
+    low: tuple[int | None, ...] = ()
+    high: tuple[int | None, ...] = ()
+    """Both empty: one reading a bucket, which is its own extreme."""
+
+
+class History(Struct, frozen=True, tag="history"):
+    """The past of one GPU in buckets of ``step_ns``, oldest first; bucket k begins at a multiple of ``step_ns``."""
+
+    request_id: int
+    device_index: int
+    seconds: float
+    """As asked for."""
+    start_mono_ns: int
+    step_ns: int
+    series: tuple[HistorySeries, ...]
+    reasons: tuple[int, ...] = ()
+    """Every bit of ``clocks_event_reasons`` that was set in the bucket."""
+
+
+Reply = Snapshot | Accepted | Refused | History
 
 _encoder = _msgpack.Encoder()
 _stream_decoder: _msgpack.Decoder[StreamMessage] = _msgpack.Decoder(StreamMessage)

@@ -11,12 +11,46 @@ import argparse
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from . import conv, dataloader, device, harness, matmul
-from .report import EXIT_CODES, EXIT_USAGE, ProbeError, Progress, Report, as_json, table
+from . import (
+    allreduce,
+    attention,
+    catalogue,
+    clocks,
+    conv,
+    copies,
+    dataloader,
+    device,
+    inference,
+    launch,
+    matmul,
+    memory,
+    shm,
+    storage,
+    train,
+)
+from .report import EXIT_CODES, EXIT_USAGE, ProbeError, Progress, Report, as_json, first_line, table
 
-PROBES: dict[str, Any] = {module.NAME: module for module in (matmul, conv, dataloader)}
+_MODULES = (
+    matmul,
+    conv,
+    dataloader,
+    memory,
+    copies,
+    launch,
+    inference,
+    attention,
+    train,
+    storage,
+    shm,
+    allreduce,
+)
+PROBES: dict[str, Any] = {module.NAME: module for module in _MODULES}
+SIZES = """sizes: matmul N,N,…; conv BATCHxCHANNELSxHEIGHTxWIDTH; dataloader pixels; memory MiB; copies, shm and
+allreduce KiB,KiB,…; launch launches queued; inference BATCH,BATCH,…xPIXELS; attention BATCHxHEADSxLENGTH; train
+NETWORK:BATCHxSIDE,…; storage MiB"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,26 +79,29 @@ def _seconds(text: str) -> float:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The arguments; exits with 64 and one line when they are wrong."""
-    questions = [f"  {name:<11} {(PROBES[name].__doc__ or '').splitlines()[0]}" for name in PROBES]
+    questions = [f"  {probe.name:<11} {probe.question}" for probe in catalogue.PROBES]
     parser = Parser(
         prog="probes",
         description="Measure what this machine can reach.\n\n" + "\n".join(questions),
-        epilog="exit codes: 0 ok, 1 the result cannot be true, 3 could not run, 64 usage, 75 busy",
+        epilog=SIZES + "\n\nexit codes: 0 ok, 1 the result cannot be true, 3 could not run, 64 usage, 75 busy",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=list(PROBES), metavar="NAME", help="one of: " + ", ".join(PROBES))
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--device", type=_device, default="cuda", help="cuda (default), cuda:N or cpu")
     parser.add_argument("--seconds", type=_seconds, help="measuring time of each case, warm-up comes on top")
-    parser.add_argument(
-        "--size", default="", help="matmul: N,N,…  conv: BATCHxCHANNELSxHEIGHTxWIDTH  dataloader: side in pixels"
-    )
+    parser.add_argument("--size", default="", help="what to measure instead of the default, see below")
+    parser.add_argument("--path", default="", metavar="DIR", help="storage: the folder to measure")
     options = parser.parse_args(arguments)
     if options.size:
         try:
             PROBES[options.name].parse_size(options.size)
         except ValueError as exc:
             parser.error(str(exc))
+    if options.path and options.name != "storage":
+        parser.error("--path is for the storage probe alone")
+    if options.path and not Path(options.path).is_dir():
+        parser.error(f"--path {options.path}: no such folder")
     return options
 
 
@@ -86,17 +123,24 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         torch = device.load_torch()
         target = device.open_target(torch, options.device)
         report.device = str(target.device)
-        clock = harness.CudaClock(torch, target.device) if target.is_cuda else harness.CpuClock()
+        clock = clocks.CudaClock(torch, target.device) if target.is_cuda else clocks.CpuClock()
         device.describe(report, target, clock.name)
         seconds = options.seconds or probe.SECONDS["cuda" if target.is_cuda else "cpu"]
         report.settings["seconds"] = f"{seconds:g}"
+        if options.path:
+            report.settings["path"] = options.path
+        unseen = clocks.self_test(clock)
+        if unseen:
+            report.problems.append(unseen)
         probe.run(target, clock, report, seconds, options.size, progress.say)
     except ProbeError as exc:
         return report.finish(exc)
-    except (RuntimeError, MemoryError) as exc:
+    except (RuntimeError, MemoryError, OSError) as exc:
         # torch reports out of memory, a lost device and a library that is too old as RuntimeError.
-        line = (str(exc).strip() or "no message").splitlines()[0]
-        return report.finish(ProbeError(f"{type(exc).__name__}: {line}"))
+        if device.is_out_of_memory(exc):
+            text = f"out of memory in spite of what was free at the start: {first_line(exc)}; use a smaller --size"
+            return report.finish(ProbeError(text))
+        return report.finish(ProbeError(f"{type(exc).__name__}: {first_line(exc)}"))
     return report.finish()
 
 

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import device, harness, verify
+from . import device, harness, peaks, verify
 from .report import Report
 
 NAME = "conv"
@@ -146,7 +146,7 @@ def _measure(
     report.add(case.name, "TFLOP/s", rates)
     report.add(f"{case.name}_ms", "ms", timing.sustained_ms, higher_is_better=False)
     report.add(f"{case.name}_first_call_ms", "ms", [timing.first_call_ms], higher_is_better=False)
-    too_fast = device.impossible(target.name, case.kind, harness.middle(rates), WINOGRAD)
+    too_fast = peaks.impossible(target.name, case.kind, harness.middle(rates), WINOGRAD)
     if too_fast:
         report.problems.append(f"{case.name}: {too_fast}")
     harness.note_timing(report, case.name, timing)

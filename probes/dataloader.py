@@ -1,11 +1,15 @@
 """How many samples a second can this machine prepare, and how many workers does that take?
 
 JPEG photographs (375 × 500) held in memory are decoded and resized to 224 × 224 by ``torch.utils.data.DataLoader`` with
-0, 1, 2, 4, … workers up to the usable cores. On a GPU the best setting runs once more with ``pin_memory`` and copies.
+0, 1, 2, 4, … workers up to the usable cores. The best setting runs once more with images that need no work
+(``ready``): what is left is collating and the way through shared memory. On a GPU it also runs with copies to the GPU,
+from pageable memory and with ``pin_memory``.
 
 Expected signature: samples/s grow with the workers until the cores are full; the knee is the smallest count within 5 %
 of the best. Flat from 1 worker on: the main process, shared memory or a CPU quota is the limit. Falling beyond the
-knee: too many workers. A job that gets far less than this from its own loader is slow in its own transform or storage.
+knee: too many workers. ``ready`` below the decoding rates: the hand-over is the limit, not the decoding. ``pinned`` no
+faster than ``pageable``: the pinning thread is short of a core. A job that gets far less than this from its own loader
+is slow in its own transform or storage.
 
 Validity: the first batch of each setting must equal the items computed in the main process, bit by bit; a worker that
 dies (shared memory too small) is a failure, not a slow result. The worker counts are limited by free shared memory.
@@ -88,7 +92,7 @@ def run(
     for workers in stats.worker_counts(cores) if most else [0]:
         if workers <= most:
             say(f"{workers} workers")
-            rates[workers] = measure(target, report, dataset, workers, seconds, False)
+            rates[workers] = measure(target, report, dataset, workers, seconds)
             report.add(f"workers_{workers}", "samples/s", rates[workers].samples_per_s)
     _conclude(target, report, dataset, rates, seconds, say)
 
@@ -106,15 +110,28 @@ def _conclude(
     report.add("knee_first_batch", "s", [rates[best].first_batch_s], higher_is_better=False)
     if best:
         report.add("knee_worker_start", "s", [rates[best].start_s], higher_is_better=False)
+    say(f"{best} workers, nothing to decode")
+    ready = measure(target, report, images.ReadyImages(dataset.side), best, seconds)
+    report.add("knee_ready", "samples/s", ready.samples_per_s)
+    item_bytes = 3 * dataset.side * dataset.side
+    report.add("knee_ready_rate", "GB/s", [rate * item_bytes / 1e9 for rate in ready.samples_per_s])
     if target.is_cuda:
-        say(f"{best} workers, pinned, to the GPU")
-        pinned = measure(target, report, dataset, best, seconds, True)
-        report.add("knee_pinned_to_gpu", "samples/s", pinned.samples_per_s)
+        for name, pin in (("knee_pageable_to_gpu", False), ("knee_pinned_to_gpu", True)):
+            say(f"{best} workers, to the GPU")
+            report.add(name, "samples/s", measure(target, report, dataset, best, seconds, pin, True).samples_per_s)
 
 
-def measure(target: device.Target, report: Report, dataset: Any, workers: int, seconds: float, to_gpu: bool) -> Rate:
+def measure(
+    target: device.Target,
+    report: Report,
+    dataset: Any,
+    workers: int,
+    seconds: float,
+    pin: bool = False,
+    to_gpu: bool = False,
+) -> Rate:
     """One setting: start, first batch, then whole rounds for ``seconds``."""
-    loader = make_loader(target.torch, dataset, workers, to_gpu)
+    loader = make_loader(target.torch, dataset, workers, pin)
     started = time.perf_counter()
     try:
         batches = iter(loader)

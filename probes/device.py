@@ -1,11 +1,12 @@
 """The device and the switches that change a figure.
 
 Owns: importing torch, choosing the device, pinning TF32 and cuDNN switches and reading them back, admission facts,
-published peaks. Refuses: timing, NVML.
+cache sizes, giving memory back. Refuses: timing, NVML.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sys
@@ -16,31 +17,8 @@ from typing import Any, NamedTuple
 from .report import BusyError, Report, UnavailableError
 
 GIB = 1024**3
-MARGIN = 1.02
-"""A figure above this many times a published peak is a measuring error, not a fast GPU."""
-
-# Dense TFLOP/s from NVIDIA's data sheets (figures "with sparsity" halved): V100 (2018), T4 (2019), A100 (2021),
-# A10 (2021), H100 and H100 NVL (2023), L4 and L40S (2023), GH200 (2024), H200 and H200 NVL (2024), HGX B200 (2024).
-# A part that is not listed has no guard.
-_HOPPER = {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 67.0}
-_HOPPER_NVL = {"bf16": 835.5, "fp16": 835.5, "tf32": 417.5, "fp32": 60.0}
-_A100 = {"bf16": 312.0, "fp16": 312.0, "tf32": 156.0, "fp32": 19.5}
-PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
-    # The first entry whose words all occur in the device name wins: narrow names come first.
-    ("H200 NVL", _HOPPER_NVL),
-    ("GH200", _HOPPER),
-    ("H200", _HOPPER),
-    ("H100 NVL", _HOPPER_NVL),
-    ("H100 PCIe", {"bf16": 756.5, "fp16": 756.5, "tf32": 378.0, "fp32": 51.2}),
-    ("H100", _HOPPER),
-    ("B200", {"bf16": 2250.0, "fp16": 2250.0}),
-    ("A100", _A100),
-    ("L40S", {"bf16": 366.0, "fp16": 366.0, "tf32": 183.0, "fp32": 91.6}),
-    ("L4", {"bf16": 121.0, "fp16": 121.0, "tf32": 60.0, "fp32": 30.3}),
-    ("A10", {"bf16": 125.0, "fp16": 125.0, "tf32": 62.5, "fp32": 31.2}),
-    ("V100", {"fp16": 125.0, "fp32": 15.7}),
-    ("T4", {"fp16": 65.0, "fp32": 8.1}),
-)
+CACHES = 8
+"""A working set of this many caches is read from memory."""
 
 
 class Target(NamedTuple):
@@ -56,23 +34,8 @@ class Target(NamedTuple):
     total_bytes: int
     capability: int
     """Major compute capability: 8 and newer have bf16 and TF32. 0 for a CPU."""
-
-
-def peak(device_name: str, kind: str) -> float:
-    """Published dense TFLOP/s of ``kind`` ("bf16", "tf32", …), 0.0 where none is known."""
-    words = set(device_name.replace("-", " ").split())
-    for part, peaks in PEAKS:
-        if set(part.split()) <= words:
-            return peaks.get(kind, 0.0)
-    return 0.0
-
-
-def impossible(device_name: str, kind: str, tflops: float, algorithm_factor: float = 1.0) -> str:
-    """Why this figure cannot be true, or ""."""
-    limit = peak(device_name, kind) * algorithm_factor
-    if limit and tflops > MARGIN * limit:
-        return f"{tflops:.1f} TFLOP/s, and {device_name} cannot do more than {limit:.1f} of {kind}: the timing is wrong"
-    return ""
+    cache_bytes: int = 0
+    """The last cache before memory: L2 of a GPU, the largest cache of a CPU; 0 when not known."""
 
 
 def load_torch() -> Any:
@@ -102,7 +65,7 @@ def load_torch() -> Any:
 def open_target(torch: Any, name: str) -> Target:
     """The device called ``name`` ("cpu", "cuda", "cuda:1"), made current. Raises UnavailableError."""
     if name == "cpu":
-        return Target(torch, torch.device("cpu"), False, "", cpu_name(), 0, 0, 0)
+        return Target(torch, torch.device("cpu"), False, "", cpu_name(), 0, 0, 0, cpu_cache_bytes())
     if not torch.backends.cuda.is_built():
         raise UnavailableError(f"torch {torch.__version__} has no CUDA: use --device cpu or a CUDA build of torch")
     if not torch.cuda.is_available():
@@ -124,7 +87,8 @@ def open_target(torch: Any, name: str) -> Target:
         raise UnavailableError(f"{name} cannot be opened: {text}") from None
     uuid = device_uuid(properties, index)
     device = torch.device("cuda", index)
-    return Target(torch, device, True, uuid, properties.name, free, total, properties.major)
+    l2_bytes = int(getattr(properties, "L2_cache_size", 0))
+    return Target(torch, device, True, uuid, properties.name, free, total, properties.major, l2_bytes)
 
 
 def device_uuid(properties: Any, index: int) -> str:
@@ -149,6 +113,52 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """The CPU's largest cache in bytes, as the kernel writes it ("32768K"); 0 when it does not say."""
+    found = 0
+    for path in root.glob("index*/size"):
+        try:
+            text = path.read_text(encoding="ascii").strip()
+            unit = {"K": 1024, "M": 1024**2}.get(text[-1:], 1)
+            found = max(found, int(text.rstrip("KM")) * unit)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def cache_state(pass_bytes: int, buffers: int, cache_bytes: int) -> str:
+    """Whether a pass over ``pass_bytes``, with ``buffers`` sets in turn, comes from memory.
+
+    "cold": one set is eight caches large. "rotating": all sets together are. "warm": it may come from the cache, and
+    a figure is the cache's (llm.c PR#851 had 3530 GB/s of a card that has 714). "unknown": the cache's size is.
+    """
+    if not cache_bytes:
+        return "unknown"
+    if pass_bytes >= CACHES * cache_bytes:
+        return "cold"
+    return "rotating" if buffers > 1 and pass_bytes * buffers >= CACHES * cache_bytes else "warm"
+
+
+def is_out_of_memory(exc: BaseException) -> bool:
+    """Whether this is torch's, CUDA's or Python's way of saying that memory is used up."""
+    return isinstance(exc, MemoryError) or "out of memory" in str(exc) or "can't allocate memory" in str(exc)
+
+
+def release(target: Target) -> None:
+    """Give freed memory back to the device: the next case, or a neighbour, may need it."""
+    gc.collect()
+    if target.is_cuda:
+        target.torch.cuda.empty_cache()
+
+
+def host_random_bytes(torch: Any, count: int, seed: int, pin: bool = False) -> Any:
+    """``count`` uniform random bytes in host memory; they repeat after 16 MiB, farther than any link looks back."""
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    base = torch.randint(0, 256, (min(count, 16 * 1024**2),), dtype=torch.uint8, generator=generator)
+    values = base.repeat(-(-count // base.numel()))[:count]
+    return values.pin_memory() if pin else values
+
+
 def require_memory(target: Target, need_bytes: int) -> None:
     """Raise when ``need_bytes`` do not fit: BusyError when they would in an empty GPU, else UnavailableError."""
     if not target.is_cuda or need_bytes <= target.free_bytes:
@@ -164,12 +174,19 @@ def require_memory(target: Target, need_bytes: int) -> None:
 def set_tf32(torch: Any, on: bool) -> dict[str, str]:
     """Switch TF32 for matmul and convolution, by whichever interface this torch has, and read both back.
 
-    torch 2.9 and newer have ``fp32_precision`` and refuse to answer after a mix of both interfaces.
+    torch 2.9 and newer have ``fp32_precision`` and refuse to answer the older questions, which torch.compile asks,
+    after one interface alone: so both are set, and they agree.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(matmul, "fp32_precision") and hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
+        torch.set_float32_matmul_precision("high" if on else "highest")
         matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32" if on else "ieee"
-        return {"matmul_fp32": str(matmul.fp32_precision), "conv_fp32": str(cudnn.conv.fp32_precision)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the older interface is deprecated, and still asked
+            cudnn.allow_tf32 = on
+        told = {"matmul_fp32": str(matmul.fp32_precision), "conv_fp32": str(cudnn.conv.fp32_precision)}
+        # The older interface leaves "none" behind it when it switches TF32 off: nothing but IEEE then.
+        return {name: "ieee" if precision == "none" and not on else precision for name, precision in told.items()}
     matmul.allow_tf32 = cudnn.allow_tf32 = on
     names = {True: "tf32", False: "ieee"}
     return {"matmul_fp32": names[bool(matmul.allow_tf32)], "conv_fp32": names[bool(cudnn.allow_tf32)]}

@@ -6,6 +6,9 @@ On a GPU a sample is the time between two events on the current stream with seve
 sample is enqueued before the last one is read: the GPU never waits for Python inside a series, and never has more
 than two samples (10 ms) queued, so that leaving is quick. The first sample of a series includes the launch delay of
 an idle stream and is dropped.
+
+A kernel that is shorter than its launch would be timed as Python's speed. Such a series is "held": the stream first
+waits in a spin kernel while all calls of the sample are enqueued, and the events stand around the calls alone.
 """
 
 from __future__ import annotations
@@ -31,6 +34,13 @@ MOST_N = 500
 LEAST_S = 0.5
 HALFWIDTH = 0.0025
 MAX_INNER = 10_000
+HELD_INNER = 400
+"""Calls behind a spin kernel: the driver's queue blocks at about a thousand."""
+HELD_MS = 2.5
+LAUNCH_MS = 1.0
+LAUNCH_BOUND = 0.8
+"""Enqueueing takes this share of the measured time or more: the device waited for Python."""
+DRIFT_LIMIT = 0.02
 
 if TYPE_CHECKING:  # subscripting it at run time needs Python 3.9
     Work = Callable[[], object]
@@ -60,53 +70,13 @@ class Timing(NamedTuple):
     stationary: bool
     warm_s: float
     inner: int
+    held: bool = False
+    """Samples were enqueued behind a spin kernel, because a launch takes longer than the work."""
 
-
-class CpuClock:
-    """perf_counter around the calls."""
-
-    name = "perf_counter"
-    depth = 0
-
-    def mark(self) -> Any:
-        """Now."""
-        return time.perf_counter_ns()
-
-    def ms(self, start: Any, end: Any) -> float:
-        """Milliseconds between two marks."""
-        return float(end - start) / 1e6
-
-    def drain(self) -> None:
-        """Nothing is ever queued."""
-
-
-class CudaClock:
-    """Events on the current stream, the one that the work runs on (helion PR#2994: another stream read 5 for 250 µs).
-
-    ``device`` must be the current device.
-    """
-
-    name = "cuda_events"
-    depth = 1
-
-    def __init__(self, torch: Any, device: Any) -> None:
-        self._torch = torch
-        self._device = device
-
-    def mark(self) -> Any:
-        """An event behind everything enqueued so far."""
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record(self._torch.cuda.current_stream(self._device))
-        return event
-
-    def ms(self, start: Any, end: Any) -> float:
-        """Milliseconds between two events; waits for the later one."""
-        end.synchronize()
-        return float(start.elapsed_time(end))
-
-    def drain(self) -> None:
-        """Wait until the device is idle."""
-        self._torch.cuda.synchronize(self._device)
+    @property
+    def drift(self) -> float:
+        """Change of the time per call over the measured part, as a share: positive when it became slower."""
+        return stats.drift(self.sustained_ms)
 
 
 def first_call(clock: Any, work: Work) -> float:
@@ -132,8 +102,29 @@ def calibrate(clock: Any, work: Work) -> int:
         calls *= 4
 
 
-def series(clock: Any, work: Work, inner: int, finished: Callable[[list[float]], bool]) -> list[float]:
-    """Back-to-back samples (ms per call) until ``finished`` says so; at least one."""
+def launch_bound(clock: Any, work: Work, inner: int) -> tuple[int, float]:
+    """(calls per held sample, ms to hold) when enqueueing takes as long as the work, else (``inner``, 0.0)."""
+    if not clock.depth:
+        return inner, 0.0
+    calls = min(inner, 50)
+    clock.drain()
+    began, start = time.perf_counter_ns(), clock.mark()
+    for _ in range(calls):
+        work()
+    enqueue_ms = (time.perf_counter_ns() - began) / 1e6
+    each = enqueue_ms / calls
+    # A call that takes longer than any launch waits for something itself, such as a copy from pageable memory.
+    if enqueue_ms < LAUNCH_BOUND * clock.ms(start, clock.mark()) or each > LAUNCH_MS or not clock.hold(0.1):
+        return inner, 0.0
+    clock.sm_mhz()  # the clock is up now: the spin must be counted at this speed
+    held = max(1, min(HELD_INNER, int(HELD_MS / each)))
+    return held, 1.3 * held * each + 0.1
+
+
+def series(
+    clock: Any, work: Work, inner: int, finished: Callable[[list[float]], bool], hold_ms: float = 0.0
+) -> list[float]:
+    """Samples (ms per call) until ``finished`` says so, at least one: back to back, or each behind a held stream."""
     samples: list[float] = []
     pending: list[Any] = []
     lead = clock.depth
@@ -154,8 +145,10 @@ def series(clock: Any, work: Work, inner: int, finished: Callable[[list[float]],
                 if finished(samples):
                     clock.drain()
                     return samples
+        if hold_ms:
+            clock.hold(hold_ms)
         # Without a queue our own bookkeeping would fall into the next sample; with one, the GPU is busy meanwhile.
-        previous = now if clock.depth else clock.mark()
+        previous = now if clock.depth and not hold_ms else clock.mark()
 
 
 def until(seconds: float) -> Callable[[list[float]], bool]:
@@ -179,13 +172,13 @@ def enough(seconds: float, halfwidth: float = HALFWIDTH) -> Callable[[list[float
     return finished
 
 
-def warm_up(clock: Any, work: Work, inner: int, budget: Budget) -> bool:
+def warm_up(clock: Any, work: Work, inner: int, budget: Budget, hold_ms: float = 0.0) -> bool:
     """Run batches until their medians stop drifting; False when the cap came first."""
     started = time.perf_counter()
     batch_s = min(BATCH_S, max(budget.warm_cap_s / 10, 0.001))
     medians: list[float] = []
     while True:
-        medians.append(stats.median(series(clock, work, inner, until(batch_s))))
+        medians.append(stats.median(series(clock, work, inner, until(batch_s), hold_ms)))
         spent = time.perf_counter() - started
         if spent >= budget.warm_floor_s and stats.stationary(medians):
             return True
@@ -199,22 +192,30 @@ def time_case(
     budget: Budget,
     say: Callable[[str], None],
     before_sustained: Callable[[], None] = lambda: None,
+    burst: bool = True,
+    hold: bool = True,
 ) -> Timing:
-    """First call, burst, warm-up, sustained: in this order, because each heats the device for the next."""
+    """First call, burst, warm-up, sustained: in this order, because each heats the device for the next.
+
+    Without ``hold`` a launch-bound case is timed as a job meets it: at the speed of Python.
+    """
     say("first call")
     cold_ms = first_call(clock, work)
     inner = calibrate(clock, work)
-    say("burst")
-    early = series(clock, work, inner, until(min(BURST_S, budget.measure_s)))
+    inner, hold_ms = launch_bound(clock, work, inner) if hold else (inner, 0.0)
+    early: list[float] = []
+    if burst:
+        say("burst")
+        early = series(clock, work, inner, until(min(BURST_S, budget.measure_s)), hold_ms)
     low, high = stats.fastest_window([ms * inner for ms in early], BURST_WINDOW_MS, BURST_LEAST)
     say("warming up")
     started = time.perf_counter()
-    settled = warm_up(clock, work, inner, budget)
+    settled = warm_up(clock, work, inner, budget, hold_ms)
     warm_s = time.perf_counter() - started
     before_sustained()
     say("measuring")
-    sustained = series(clock, work, inner, enough(budget.measure_s))
-    return Timing(cold_ms, early[low:high], sustained, settled, warm_s, inner)
+    sustained = series(clock, work, inner, enough(budget.measure_s), hold_ms)
+    return Timing(cold_ms, early[low:high], sustained, settled, warm_s, inner, hold_ms > 0)
 
 
 def middle(values: list[float]) -> float:
@@ -226,6 +227,13 @@ def note_timing(report: Report, name: str, timing: Timing) -> None:
     """Put how the case ran into the settings, and a doubt into the notes when it did not settle."""
     report.settings[f"{name}_inner"] = str(timing.inner)
     report.settings[f"{name}_stationary"] = str(timing.stationary).lower()
+    if timing.held:
+        report.settings[f"{name}_held"] = "true"
+    if len(timing.sustained_ms) >= LEAST_N and abs(timing.drift) > DRIFT_LIMIT:
+        way = "slower" if timing.drift > 0 else "faster"
+        report.notes.append(
+            f"{name}: became {abs(timing.drift):.0%} {way} while it was measured: clocks or a neighbour"
+        )
     if not timing.stationary:
         report.notes.append(f"{name}: still drifting after {timing.warm_s:.1f} s of warm-up")
     if len(timing.sustained_ms) < FEW:

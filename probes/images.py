@@ -90,3 +90,21 @@ class SyntheticImages:
         picture = flat.view(1, HEIGHT, WIDTH, 3).permute(0, 3, 1, 2).float()
         small = torch.nn.functional.interpolate(picture, (self.side, self.side), mode="bilinear", align_corners=False)
         return small[0].round().clamp(0, 255).to(torch.uint8)
+
+
+class ReadyImages:
+    """A map-style dataset without work: items are a few random tensors 3 × side × side that exist already."""
+
+    def __init__(self, side: int) -> None:
+        import torch
+
+        generator = torch.Generator().manual_seed(31)
+        self.pictures = [
+            torch.randint(0, 256, (3, side, side), dtype=torch.uint8, generator=generator) for _ in range(IMAGES)
+        ]
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        return self.pictures[index % IMAGES]

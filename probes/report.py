@@ -38,6 +38,11 @@ class BusyError(ProbeError):
     status = "busy"
 
 
+def first_line(exc: BaseException) -> str:
+    """What an exception says, in one line."""
+    return (str(exc).strip() or type(exc).__name__).splitlines()[0]
+
+
 class Progress:
     """One line on stderr now and then, once the run takes longer than ``QUIET_S``."""
 

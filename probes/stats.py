@@ -40,6 +40,22 @@ def theil_sen(values: Sequence[float]) -> float:
     return median(slopes) if slopes else 0.0
 
 
+def drift(values: Sequence[float], blocks: int = 20) -> float:
+    """Change from the first to the last of ``values`` as a share of their median, by the slope over block medians."""
+    if len(values) < 2:
+        return 0.0
+    size = max(1, len(values) // blocks)
+    medians = [median(values[start : start + size]) for start in range(0, len(values) - size + 1, size)]
+    level = median(values)
+    return theil_sen(medians) * (len(medians) - 1) / level if level > 0 else 0.0
+
+
+def rotation(pass_bytes: int, cache_bytes: int, most_bytes: int) -> int:
+    """How many sets of buffers, used in turn, make a working set of eight caches; 1 when ``most_bytes`` cannot."""
+    wanted = max(1, -(-8 * cache_bytes // max(pass_bytes, 1)))
+    return wanted if wanted * pass_bytes <= most_bytes else 1
+
+
 def stationary(batch_medians: Sequence[float], window: int = WINDOW, limit: float = SLOPE_LIMIT) -> bool:
     """Whether the last ``window`` batches drift by less than ``limit`` of their median per batch."""
     recent = list(batch_medians[-window:])

@@ -15,22 +15,27 @@ if TYPE_CHECKING:
     from gpuwatch.config import Config
     from gpuwatch.daemon.inquiries import Judge
     from gpuwatch.daemon.probe_service import ProbeRunner
+    from gpuwatch.daemon.restart import Restart
 
 
 @click.command("daemon", short_help="the service that the others connect to")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Read this file instead of the default ones.")
 @click.option("--replay", type=click.Path(path_type=Path), help="Play this recording instead of reading the machine.")
 @click.option("--speed", type=float, default=1.0, show_default=True, help="Replay speed; 0 is as fast as possible.")
+@click.option("--partial", is_flag=True, help="With --replay: play what a damaged recording still has.")
 @click.option("--period", type=float, help="Seconds between two publishes, 0.1 to 5.")
 @click.option("--runtime-dir", help="Where the sockets go, such as /run/gpuwatch.")
+@click.option("--retry", type=float, default=30.0, hidden=True, help="Seconds between attempts to open the driver.")
 @click.option("--embedded", is_flag=True, hidden=True, help="End when standard input ends.")
 @click.option("--json", "as_json", is_flag=True, help="Log lines as JSON.")
 def command(
     file: Path | None,
     replay: Path | None,
     speed: float,
+    partial: bool,
     period: float | None,
     runtime_dir: str | None,
+    retry: float,
     embedded: bool,
     as_json: bool,
 ) -> int:
@@ -50,34 +55,50 @@ def command(
     if speed < 0:
         raise UsageError(f"--speed {speed:g}: expected 0 (as fast as possible) or a positive factor")
     flags = {"period_s": period}
+    if partial and replay is None:
+        raise UsageError("--partial goes with --replay FILE")
     config = load(file, flags).config
     directory = choose_directory(runtime_dir, config.endpoint, os.environ, os.getuid())
     setup(config.log_level, as_json)
+    source = _source(replay, speed, config.period_s, retry, partial=partial)
+    restart = _restart(source)
     service = Service(
-        _source(replay, speed, config.period_s),
+        source,
         config,
         _judge(),
         None if replay else _probes(config),
         directory=directory,
         # In a terminal SIGHUP means that the terminal is gone: nobody would see or end what stays.
         reload=None if sys.stdin is not None and sys.stdin.isatty() else lambda: load(file, flags).config,
+        restart=restart,
         stop_fd=0 if embedded else -1,
     )
     try:
-        return service.run()
+        code = service.run()
+        if service.replacing and restart is not None:
+            restart.replace_process()
+        return code
     finally:
         if embedded:
             _remove(directory)
 
 
-def _source(replay: Path | None, speed: float, period_s: float) -> ObservationSource:
+def _restart(source: ObservationSource) -> Restart | None:
+    """A recording never needs one."""
+    from gpuwatch.collect.node import NodeSource
+    from gpuwatch.daemon.restart import Restart
+
+    return Restart(source.restart_wanted) if isinstance(source, NodeSource) else None
+
+
+def _source(replay: Path | None, speed: float, period_s: float, retry_s: float, *, partial: bool) -> ObservationSource:
     if replay is not None:
         from gpuwatch.replay.player import ReplaySource
 
-        return ReplaySource(replay, speed)
+        return ReplaySource(replay, speed, partial=partial)
     from gpuwatch.collect.node import live_source
 
-    return live_source(period_s)
+    return live_source(period_s, retry_s)
 
 
 def _judge() -> Judge:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from gpuwatch.client.connection import Connection
     from gpuwatch.client.state import NodeState
     from gpuwatch.collect.source import ObservationSource
     from gpuwatch.export.jsonable import Json
@@ -30,6 +31,8 @@ we end, so that trying again would be no quicker."""
 DIRECT_WAIT_S = 3.0
 """Once the driver is open: a GPU that has not answered by then is shown as such, the others are not held up."""
 DAEMON_WAIT_S = 3.0
+TELEMETRY_WAIT_S = 0.3
+"""Slow readings follow the daemon's snapshot in a message of their own; an older daemon, or a recording, has none."""
 RECORDED_MEAN_S = 10.0
 """Of a recording, the GPM columns are means over its last seconds: one window of 100 ms would be a lottery."""
 
@@ -81,7 +84,13 @@ def status_document(view: NodeView) -> dict[str, Json]:
     from gpuwatch.export.jsonable import document
 
     devices = [
-        {"device": device, "sample": sample, "age_s": view.age_s(sample) if sample else None}
+        {
+            "device": device,
+            "sample": sample,
+            "age_s": view.age_s(sample) if sample else None,
+            "health": view.health.get(device.index),
+            "burst": view.bursts.get(device.index),
+        }
         for device in view.inventory.devices
         for sample in [view.devices.get(device.index)]
     ]
@@ -97,6 +106,7 @@ def status_document(view: NodeView) -> dict[str, Json]:
             "devices": devices,
             "processes": processes,
             "diagnoses": view.diagnoses,
+            "events": view.events,
         },
     )
 
@@ -133,11 +143,25 @@ def _from_daemon(connect: str | None) -> NodeView | None:
         return None
     with Connection(endpoint) as connection:
         try:
-            return daemon_view(connection.step)
+            view = daemon_view(connection.step)
+            return view if view.health or not view.devices else _with_telemetry(view, connection)
         except UnavailableError:
             if named:
                 raise
             return None  # It holds the lock and does not answer: the hardware may.
+
+
+def _with_telemetry(view: NodeView, connection: Connection) -> NodeView:
+    """The same with slow readings, which follow the snapshot; without them from a daemon that has none."""
+    import msgspec
+
+    deadline = time.monotonic() + TELEMETRY_WAIT_S
+    while (left := deadline - time.monotonic()) > 0:
+        state = connection.step(left)
+        if state.health:
+            events = state.device_events
+            return msgspec.structs.replace(view, health=state.health, bursts=state.bursts, events=events)
+    return view
 
 
 def daemon_view(step: Callable[[float], NodeState], now_s: Callable[[], float] = time.monotonic) -> NodeView:
@@ -175,6 +199,9 @@ def view_of_state(state: NodeState, inventory: Inventory) -> NodeView:
         processes=state.processes,
         diagnoses=state.diagnoses,
         now_ns=state.tick_mono_ns,
+        health=state.health,
+        bursts=state.bursts,
+        events=state.device_events,
         origin=f"daemon at {state.endpoint.removeprefix('ipc://')}{recorded}",
     )
 

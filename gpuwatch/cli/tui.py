@@ -9,20 +9,19 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gpuwatch.errors import InputNotFoundError, UnavailableError, UsageError
+from gpuwatch.errors import EXIT_UNKNOWN, InputNotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from gpuwatch.client.connection import Connection
     from gpuwatch.client.embedded import EmbeddedDaemon
+    from gpuwatch.client.feed import Asked, OpenFeed
     from gpuwatch.client.state import NodeState
-    from gpuwatch.wire import StartDiagnosis
 
 BUNDLED_RECORDING = "starved-loader.gwrec"
 NO_DRIVER_NOTE = "no NVIDIA driver here: playing the bundled recording"
@@ -32,42 +31,82 @@ _COLOR_SYSTEMS = {"auto": "auto", "16": "standard", "256": "256", "truecolor": "
 
 
 @click.command("tui")
-@click.option("--connect", "endpoints", multiple=True, metavar="ENDPOINT", help="Daemon to watch; exactly one for now.")
+@click.option(
+    "--connect",
+    "endpoints",
+    multiple=True,
+    metavar="ENDPOINT",
+    help="Daemon to watch: a directory, ipc://… or ssh://host; may be given many times.",
+)
 @click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Play a recording instead.")
+@click.option("--partial", is_flag=True, help="With --replay: play what a damaged recording still has.")
 @click.option("--speed", type=float, default=1.0, show_default=True, help="Of the replay; 0 is as fast as possible.")
+@click.option("--readonly", is_flag=True, help="Only look: no signals, no diagnosis, no probe.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 @click.option("--mouse", is_flag=True, help="Take the mouse; without it the terminal selects text as usual.")
 @click.option("--colors", type=click.Choice(list(_COLOR_SYSTEMS)), default="auto", show_default=True)
 def command(
-    endpoints: tuple[str, ...], replay: Path | None, speed: float, ascii_only: bool, mouse: bool, colors: str
+    endpoints: tuple[str, ...],
+    replay: Path | None,
+    partial: bool,
+    speed: float,
+    readonly: bool,
+    ascii_only: bool,
+    mouse: bool,
+    colors: str,
 ) -> int:
-    """Watch the GPUs of this machine and see why they idle.
+    """Watch the GPUs of this machine, or of many, and see why they idle.
 
     Finds the system's or the user's daemon; with none, starts one for as long as the UI runs. Without an NVIDIA
-    driver it says so and plays the bundled recording. When the output is not a terminal, prints the status and the
-    diagnosis as text.
+    driver it says so and plays the bundled recording. When input or output is not a terminal, prints the status and
+    the diagnosis as text.
     """
-    if len(endpoints) > 1:
-        raise UsageError(f"--connect given {len(endpoints)} times: one endpoint at a time for now")
-    if replay is not None and endpoints:
-        raise UsageError("--replay and --connect exclude each other: a recording needs no daemon")
-    if speed < 0:
-        raise UsageError(f"--speed {speed:g}: must be 0 (as fast as possible) or more")
-    if replay is not None and not replay.exists():
-        raise InputNotFoundError(f"{replay}: no such recording")
-    connect = endpoints[0] if endpoints else None
-    if not sys.stdout.isatty():
-        return _as_text(replay, connect)
+    _check(endpoints, replay, partial=partial, speed=speed)
+    recording = Recording(replay, speed, partial) if replay is not None else None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if len(endpoints) > 1:
+            raise UsageError(f"--connect given {len(endpoints)} times: without a terminal one at a time")
+        return _as_text(recording, endpoints[0] if endpoints else None)
     _set_textual_environment(colors)
     from gpuwatch.tui.app import WatchApp
     from gpuwatch.tui.selection import ViewOptions
 
-    endpoint, open_feed, note = _choose(replay, connect, speed)
-    app = WatchApp(open_feed, ViewOptions(ascii_only=ascii_only, note=note), endpoint)
+    (endpoint, open_feed), *more = _choose_all(recording, endpoints, speed)
+    note = "" if recording is not None or not endpoint.endswith(BUNDLED_RECORDING) else NO_DRIVER_NOTE
+    view = "hosts" if more else "overview"
+    options = ViewOptions(view=view, ascii_only=ascii_only, note=note, readonly=readonly)
+    app = WatchApp(open_feed, options, endpoint, more=more)
     app.run(mouse=mouse)
     if app.failure is not None:
         raise app.failure
     return app.return_code or 0
+
+
+class Recording(NamedTuple):
+    """What to play, and how."""
+
+    path: Path
+    speed: float = 1.0
+    partial: bool = False
+
+    def arguments(self) -> list[str]:
+        """Of the daemon that plays it."""
+        return ["--replay", str(self.path), "--speed", f"{self.speed:g}", *(["--partial"] if self.partial else [])]
+
+
+def _check(endpoints: tuple[str, ...], replay: Path | None, *, partial: bool, speed: float) -> None:
+    """Raises UsageError, InputNotFoundError."""
+    if replay is not None and endpoints:
+        raise UsageError("--replay and --connect exclude each other: a recording needs no daemon")
+    if partial and replay is None:
+        raise UsageError("--partial goes with --replay FILE")
+    if speed < 0:
+        raise UsageError(f"--speed {speed:g}: must be 0 (as fast as possible) or more")
+    if replay is not None and not replay.exists():
+        raise InputNotFoundError(f"{replay}: no such recording")
+    twice = [name for name in endpoints if endpoints.count(name) > 1]
+    if twice:
+        raise UsageError(f"--connect {twice[0]} is given twice")
 
 
 def has_driver() -> bool:
@@ -106,7 +145,7 @@ class OwnedFeed:
             raise UnavailableError(reason)
         return self._connection.step(timeout_s)
 
-    def request(self, message: StartDiagnosis, /) -> None:
+    def request(self, message: Asked, /) -> None:
         """To the daemon."""
         self._connection.request(message)
 
@@ -115,42 +154,85 @@ class OwnedFeed:
         self._stack.close()
 
 
-def _choose(
-    replay: Path | None, connect: str | None, speed: float
-) -> tuple[str, Callable[[], OwnedFeed | Connection], str]:
-    """Name to show while connecting, how to open the feed (in its own thread), remark for the header."""
+def _choose_all(recording: Recording | None, endpoints: tuple[str, ...], speed: float) -> list[tuple[str, OpenFeed]]:
+    """Name to show while connecting, and how to open the feed in its own thread, of each host. Raises UsageError."""
+    from gpuwatch.client.connection import Connection
+    from gpuwatch.client.endpoints import normal
+    from gpuwatch.client.hosts import FEW_HOSTS, KEEP_TICKS_OF_MANY
+    from gpuwatch.client.ssh import SCHEME, SshFeed, target
+    from gpuwatch.client.state import HISTORY_TICKS
+
+    keep = HISTORY_TICKS if len(endpoints) <= FEW_HOSTS else KEEP_TICKS_OF_MANY
+    named = endpoints or ((os.environ["GPUWATCH_ENDPOINT"],) if os.environ.get("GPUWATCH_ENDPOINT") else ())
+    if recording is not None or not named:
+        return [_choose_here(recording, speed)]
+    out: list[tuple[str, OpenFeed]] = []
+    for name in named:
+        # A daemon that was named is waited for, not replaced by another.
+        if name.startswith(SCHEME):
+            target(name)
+            out.append((name, partial(SshFeed, name, keep_ticks=keep)))
+        else:
+            out.append((normal(name), partial(Connection, normal(name), keep_ticks=keep)))
+    return out
+
+
+def _choose_here(recording: Recording | None, speed: float) -> tuple[str, OpenFeed]:
+    """The recording, this machine's daemon, or one of our own: of the hardware, or of the bundled recording."""
     from gpuwatch.client import endpoints
     from gpuwatch.client.connection import Connection
 
-    def embedded(*arguments: str) -> Callable[[], OwnedFeed]:
-        return lambda: OwnedFeed(list(arguments))
-
-    if replay is not None:
-        return replay.name, embedded("--replay", str(replay), "--speed", f"{speed:g}"), ""
-    if connect or os.environ.get("GPUWATCH_ENDPOINT"):
-        # A daemon that was named is waited for, not replaced by another.
-        endpoint: str | None = endpoints.candidates(connect)[0]
-    else:
+    if recording is None:
         endpoint = endpoints.find()
-    if endpoint is not None:
-        return endpoint, partial(Connection, endpoint), ""
-    recording = bundled_recording()
-    if not has_driver() and recording is not None:
-        return recording.name, embedded("--replay", str(recording), "--speed", f"{speed:g}"), NO_DRIVER_NOTE
-    return "an embedded daemon", embedded(), ""
+        if endpoint is not None:
+            return endpoint, partial(Connection, endpoint)
+        bundled = bundled_recording()
+        if has_driver() or bundled is None:
+            return "an embedded daemon", partial(OwnedFeed, [])
+        recording = Recording(bundled, speed)
+    return recording.path.name, partial(OwnedFeed, recording.arguments())
 
 
-def _as_text(replay: Path | None, connect: str | None) -> int:
+def _as_text(recording: Recording | None, connect: str | None) -> int:
     """Status, then diagnosis; the exit code is the diagnosis's."""
+    if recording is not None:
+        return _recording_as_text(recording)
+    from gpuwatch.client import endpoints
+
+    if connect is None and not os.environ.get("GPUWATCH_ENDPOINT") and endpoints.find() is None:
+        bundled = bundled_recording()
+        if not has_driver() and bundled is not None:
+            print(f"gpuwatch: {NO_DRIVER_NOTE}", flush=True)
+            return _recording_as_text(Recording(bundled))
+        from gpuwatch.cli import diagnose, status
+
+        status.run_text(replay=None, connect=None)
+        print(flush=True)
+        return diagnose.run_text(replay=None)
+    return _daemon_as_text(connect)
+
+
+def _recording_as_text(recording: Recording) -> int:
     from gpuwatch.cli import diagnose, status
 
-    if replay is None and connect is None and not has_driver():
-        replay = bundled_recording()
-        if replay is not None:
-            print(f"gpuwatch: {NO_DRIVER_NOTE}", flush=True)
-    status.run_text(replay=replay, connect=connect)
+    status.print_status(status.read(recording.path, None, partial=recording.partial))
     print(flush=True)
-    return diagnose.run_text(replay=replay)
+    return diagnose.run_text(replay=recording.path, partial=recording.partial)
+
+
+def _daemon_as_text(connect: str | None) -> int:
+    """What that daemon knows, its newest diagnoses included: a look of our own would be at another machine."""
+    from gpuwatch.cli import diagnose, status
+    from gpuwatch.export.diagnosis_text import diagnosis_lines
+
+    view = status.read(None, connect)
+    status.print_status(view)
+    for found in view.diagnoses:
+        print("\n" + "\n".join(diagnosis_lines(found, view.inventory.devices)))
+    if not view.diagnoses:
+        print("\nno diagnosis by that daemon yet", flush=True)
+        return EXIT_UNKNOWN
+    return diagnose.exit_code(view.diagnoses)
 
 
 def _set_textual_environment(colors: str) -> None:

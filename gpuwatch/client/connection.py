@@ -23,6 +23,7 @@ from msgspec import Struct
 from gpuwatch import wire
 from gpuwatch.client import state as reducer
 from gpuwatch.client.endpoints import abandoned, absence, normal
+from gpuwatch.client.feed import Asked
 from gpuwatch.client.state import Link, NodeState
 from gpuwatch.config import REQUEST_SOCKET, STREAM_SOCKET
 from gpuwatch.errors import ProtocolError
@@ -51,11 +52,18 @@ class _VersionOf(Struct, frozen=True, tag="snapshot"):
 class Connection:
     """Synchronous: whoever calls ``step`` owns it. Only ``request`` may be called from other threads."""
 
-    def __init__(self, endpoint: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        keep_ticks: int = reducer.HISTORY_TICKS,
+    ) -> None:
         """Connects in the background; a missing daemon is a state, not an error. Raises UsageError for an endpoint
-        that cannot be one."""
+        that cannot be one. ``keep_ticks``: samples of each device that are kept for charts."""
         self.endpoint = normal(endpoint)
-        self.state = reducer.connecting(self.endpoint, absence(self.endpoint))
+        connecting = reducer.connecting(self.endpoint, absence(self.endpoint))
+        self.state = msgspec.structs.replace(connecting, keep_ticks=keep_ticks)
         self.last_reply: wire.Accepted | wire.Refused | None = None
         """Answer to the latest request of ours, for a caller that must tell a yes from a no."""
         self.unknown_messages = 0
@@ -70,8 +78,9 @@ class Connection:
         self._asked_ns = 0
         self._refusal = ""
         """Why the daemon gave no snapshot when it was last asked."""
-        self._waiting: dict[int, int] = {}
-        self._outbox: queue.SimpleQueue[wire.StartDiagnosis | wire.StartProbe] = queue.SimpleQueue()
+        self._waiting: dict[int, tuple[int, Asked]] = {}
+        """When each unanswered request was sent, and what it was."""
+        self._outbox: queue.SimpleQueue[Asked] = queue.SimpleQueue()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._stream = self._socket(zmq.SUB)
@@ -108,7 +117,7 @@ class Connection:
         self._look_for_daemon(now)
         return self.state
 
-    def request(self, message: wire.StartDiagnosis | wire.StartProbe) -> None:
+    def request(self, message: Asked) -> None:
         """Ask for something. The answer becomes ``state.notice`` and ``last_reply``. Thread-safe; numbers requests
         itself."""
         self._outbox.put(message)
@@ -226,8 +235,9 @@ class Connection:
             # What waits in the socket's queue would start when a daemon does: nobody expects that an hour later.
             heard = self._phase is not _Phase.UNHEARD
             if heard and self._send(msgspec.structs.replace(message, request_id=self._last_id)):
-                self._waiting[self._last_id] = self._clock()
+                self._waiting[self._last_id] = (self._clock(), message)
             else:
+                self._waiting[self._last_id] = (0, message)
                 self._answered(wire.Refused(self._last_id, absence(self.endpoint)))
 
     def _send(self, message: wire.Request) -> bool:
@@ -250,6 +260,9 @@ class Connection:
                 continue
             if isinstance(reply, wire.Snapshot):
                 self._take_snapshot(reply)
+            elif isinstance(reply, wire.History):
+                self._waiting.pop(reply.request_id, None)
+                self.state = msgspec.structs.replace(self.state, past=reply, past_refusal="")
             elif reply.request_id == self._snapshot_id:
                 # It has nothing to show yet; the next thing that it publishes makes us ask again.
                 self._phase = _Phase.UNHEARD
@@ -297,13 +310,28 @@ class Connection:
         )
 
     def _answered(self, reply: wire.Accepted | wire.Refused) -> None:
-        self._waiting.pop(reply.request_id, None)
+        asked = self._waiting.pop(reply.request_id, (0, None))[1]
+        if reply.request_id == 0:
+            asked = self._not_understood()
+        if isinstance(asked, wire.GetHistory):
+            self.state = msgspec.structs.replace(self.state, past=None, past_refusal=reply.message)
+            return
+        if isinstance(asked, wire.ReplayControl) and not reply.message:
+            return  # It was only asked how it is being played: that comes in the stream.
         self.last_reply = reply
         text = reply.message or ("accepted" if isinstance(reply, wire.Accepted) else "refused")
         self.state = msgspec.structs.replace(self.state, notice=text)
 
+    def _not_understood(self) -> Asked | None:
+        """A daemon that does not know a request cannot read its number either: it means our oldest newer one."""
+        for request_id, (_, asked) in self._waiting.items():
+            if isinstance(asked, (wire.GetHistory, wire.ReplayControl)):
+                del self._waiting[request_id]
+                return asked
+        return None
+
     def _give_up_waiting(self, now_ns: int) -> None:
-        for request_id, asked_ns in list(self._waiting.items()):
+        for request_id, (asked_ns, _) in list(self._waiting.items()):
             if now_ns - asked_ns > ANSWER_TIMEOUT_NS:
                 self._answered(wire.Refused(request_id, f"no answer from the daemon at {self.endpoint}"))
 

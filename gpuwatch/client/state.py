@@ -11,11 +11,15 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
+from gpuwatch.client.events import KEEP_EVENTS, Event, between
 from gpuwatch.model import (
+    BurstSummary,
     CgroupSample,
     Device,
+    DeviceHealth,
     DeviceSample,
     Diagnosis,
+    EventRecord,
     HostSample,
     Inventory,
     ProbeResult,
@@ -28,11 +32,14 @@ from gpuwatch.wire import (
     DiagnosisProgress,
     Goodbye,
     Heartbeat,
+    History,
     InventoryMessage,
     ProbeMessage,
     ProcessesMessage,
+    ReplayPosition,
     Snapshot,
     StreamMessage,
+    Telemetry,
     Tick,
 )
 
@@ -41,6 +48,8 @@ STALE_AFTER_PERIODS = 3.0
 LOST_AFTER_S = 10.0
 """Silence (heartbeats included) after which the daemon counts as gone."""
 HISTORY_TICKS = 600
+REWOUND_NS = 1_000_000_000
+"""A tick so much older than the last one of the same daemon: a recording went back."""
 
 
 class Link(enum.StrEnum):
@@ -61,11 +70,11 @@ class DeviceHistory(Struct, frozen=True):
 
     samples: tuple[DeviceSample, ...] = ()
 
-    def append(self, sample: DeviceSample) -> DeviceHistory:
-        """With one more sample; a repeated reading (hung GPU) is not one."""
+    def append(self, sample: DeviceSample, keep: int = HISTORY_TICKS) -> DeviceHistory:
+        """With one more sample, ``keep`` in all; a repeated reading (hung GPU) is not one."""
         if self.samples and sample.mono_ns <= self.samples[-1].mono_ns:
             return self
-        return DeviceHistory((*self.samples[-HISTORY_TICKS + 1 :], sample))
+        return DeviceHistory((*self.samples[-keep + 1 :], sample))
 
 
 class NodeState(Struct, frozen=True):
@@ -101,6 +110,22 @@ class NodeState(Struct, frozen=True):
     period_s: float = 1.0
     notice: str = ""
     """Answer to our last request, one line: accepted or why not."""
+    past: History | None = None
+    """The daemon's answer to our last question about one GPU's past."""
+    past_refusal: str = ""
+    """Why there is none: a daemon too old to be asked, or without a reading yet."""
+    replay: ReplayPosition | None = None
+    """How the recording is being played, when the daemon has told."""
+    events: tuple[Event, ...] = ()
+    """What happened since we connected, newest first, and what the snapshot told."""
+    keep_ticks: int = HISTORY_TICKS
+    """Length of each device's history."""
+    health: dict[int, DeviceHealth] = {}
+    """Slow readings of each device."""
+    bursts: dict[int, BurstSummary] = {}
+    """What the driver sampled by itself in the last tick."""
+    device_events: tuple[EventRecord, ...] = ()
+    """XIDs and the like, newest first."""
 
     @property
     def recorded(self) -> bool:
@@ -142,14 +167,33 @@ def from_snapshot(state: NodeState, snapshot: Snapshot, now_ns: int) -> NodeStat
         heard_ns=now_ns,
         ticked_ns=now_ns,
         period_s=snapshot.period_s,
+        past=state.past,
+        replay=state.replay if state.epoch == snapshot.epoch else None,
+        events=state.events,
+        keep_ticks=state.keep_ticks,
     )
-    for tick in snapshot.history:
+    for tick in snapshot.history[-state.keep_ticks :]:
         fresh = _with_history(fresh, tick.devices)
-    return _with_tick(fresh, snapshot.tick, now_ns) if snapshot.tick is not None else fresh
+    if snapshot.tick is not None:
+        fresh = _with_tick(fresh, snapshot.tick, now_ns)
+    return _noted(state, fresh, fresh.tick_wall_ns)
 
 
 def fold(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
     """The state after one stream message. The connection has checked epoch and seq before."""
+    after = _folded(state, message, now_ns)
+    return _noted(state, after, after.tick_wall_ns)
+
+
+def _noted(before: NodeState, after: NodeState, wall_ns: int) -> NodeState:
+    """``after`` with what happened since ``before``."""
+    news = between(before, after, wall_ns)
+    if not news:
+        return after
+    return msgspec.structs.replace(after, events=(*reversed(news), *after.events)[:KEEP_EVENTS])
+
+
+def _folded(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
     state = msgspec.structs.replace(state, seq=message.seq, heard_ns=now_ns)
     match message:
         case Tick():
@@ -170,6 +214,10 @@ def fold(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
             result = message.result
             rest = tuple(p for p in state.probes if (p.probe, p.device) != (result.probe, result.device))
             return msgspec.structs.replace(state, probes=(result, *rest))
+        case ReplayPosition():
+            return msgspec.structs.replace(state, replay=message)
+        case Telemetry():
+            return _with_telemetry(state, message)
         case Goodbye():
             return msgspec.structs.replace(state, link=Link.LOST, detail="the daemon stopped")
         case Heartbeat():
@@ -178,14 +226,21 @@ def fold(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
 
 def aged(state: NodeState, now_ns: int) -> NodeState:
     """The state after time has passed without a message: live becomes stale, stale becomes lost."""
+    after = _aged(state, now_ns)
+    return after if after is state else _noted(state, after, state.tick_wall_ns + now_ns - state.ticked_ns)
+
+
+def _aged(state: NodeState, now_ns: int) -> NodeState:
     if state.link not in (Link.LIVE, Link.STALE):
         return state
     silent_s = (now_ns - state.heard_ns) / 1e9
     tick_age_s = (now_ns - state.ticked_ns) / 1e9
+    # A recording that has ended, or that somebody holds, is as fresh as it can be.
     ended = state.inventory is not None and state.inventory.source.ended
+    held = ended or (state.recorded and state.replay is not None and state.replay.paused)
     if silent_s > max(LOST_AFTER_S, STALE_AFTER_PERIODS * state.period_s):
         return msgspec.structs.replace(state, link=Link.LOST, detail=f"nothing heard for {silent_s:.0f} s")
-    if tick_age_s > STALE_AFTER_PERIODS * state.period_s and not ended:
+    if tick_age_s > STALE_AFTER_PERIODS * state.period_s and not held:
         return msgspec.structs.replace(state, link=Link.STALE, detail=f"last sample {tick_age_s:.0f} s ago")
     return msgspec.structs.replace(state, link=Link.LIVE, detail="") if state.link is Link.STALE else state
 
@@ -202,11 +257,26 @@ def _subject(diagnosis: Diagnosis) -> tuple[int, tuple[int, ...]]:
 def _with_history(state: NodeState, samples: Iterable[DeviceSample]) -> NodeState:
     history = dict(state.history)
     for sample in samples:
-        history[sample.device_index] = history.get(sample.device_index, DeviceHistory()).append(sample)
+        history[sample.device_index] = history.get(sample.device_index, DeviceHistory()).append(
+            sample, state.keep_ticks
+        )
     return msgspec.structs.replace(state, history=history)
 
 
+def _with_telemetry(state: NodeState, message: Telemetry) -> NodeState:
+    known = set(state.device_events) if message.complete else set()
+    news = tuple(event for event in reversed(message.events) if event not in known)
+    return msgspec.structs.replace(
+        state,
+        health=state.health | {h.device_index: h for h in message.health},
+        bursts=state.bursts | {b.device_index: b for b in message.bursts},
+        device_events=(*news, *state.device_events)[:KEEP_EVENTS],
+    )
+
+
 def _with_tick(state: NodeState, tick: Tick, now_ns: int) -> NodeState:
+    if tick.mono_ns < state.tick_mono_ns - REWOUND_NS:
+        state = msgspec.structs.replace(state, history={})
     state = _with_history(state, tick.devices)
     return msgspec.structs.replace(
         state,

@@ -1,6 +1,7 @@
 """Several samples of one GPU to one: what is published once a second from readings taken ten times a second.
 
-Owns: how readings combine. Refuses: clocks, threads, keeping anything. Pure.
+Owns: how readings combine, what of the driver's own samples goes into the stream. Refuses: clocks, threads, keeping
+anything. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 import msgspec
 
 from gpuwatch.collect.nvml_fields import GPM_METRICS, READING_FIELDS
-from gpuwatch.model import NOT_READ, Absent, DeviceSample, Num, Reason
+from gpuwatch.model import NOT_READ, Absent, Burst, BurstSummary, DeviceSample, Int, Num, Reason
 
 
 def _getter(name: str) -> Callable[[DeviceSample], Num]:
@@ -71,3 +72,24 @@ def _newest(samples: Sequence[DeviceSample], get: Callable[[DeviceSample], Num])
         if not (isinstance(value, Absent) and value.reason is Reason.NOT_READ):
             return value
     return NOT_READ
+
+
+SUMMARY_SAMPLES: Final = 16
+"""Utilization samples of one GPU in one message: three seconds of an H200."""
+
+
+def summarise(bursts: Sequence[Burst]) -> BurstSummary:
+    """What the stream carries of consecutive bursts of one device. Raises ValueError when there is none."""
+    if not bursts:
+        raise ValueError("no bursts to summarise")
+    newest = bursts[-1]
+    util = [value for burst in bursts for value in burst.util_pct.values]
+    watts = [value / 1000 for burst in bursts for value in burst.power_mw.values]
+    absent: Int = newest.power_mw.absent or NOT_READ
+    return BurstSummary(
+        newest.device_index,
+        tuple(util[-SUMMARY_SAMPLES:]),
+        round(min(watts)) if watts else absent,
+        round(sum(watts) / len(watts)) if watts else absent,
+        round(max(watts)) if watts else absent,
+    )

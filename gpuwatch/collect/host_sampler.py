@@ -74,7 +74,7 @@ class HostSampler(threading.Thread):
     def hurry(self) -> None:
         """Read now: a new process is on a GPU."""
         with self._lock:
-            self._deadline.due_ns = min(self._deadline.due_ns, self._clock())
+            self._deadline.hurry(self._clock())
         self._wake.set()
 
     def end(self) -> None:

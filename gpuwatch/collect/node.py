@@ -13,18 +13,19 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from gpuwatch.collect.driver import NO_ANSWER, Driver, Opened
+from gpuwatch.collect.events import EventWatcher
+from gpuwatch.collect.gpu_threads import GpuThreads
 from gpuwatch.collect.host_sampler import HostPart, HostSampler, ProcessPart, Roots
-from gpuwatch.collect.nvml import UNREADABLE, DriverFacts
-from gpuwatch.collect.nvml_reader import GONE_AFTER_READS
-from gpuwatch.collect.sampler import DeviceSampler, Reader
+from gpuwatch.collect.nvml_identity import gpu_of
+from gpuwatch.collect.shared_memory import with_shared_memory
 from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.collect.source_lines import SourceLines
 from gpuwatch.model import (
-    NOT_READ,
     Device,
     DeviceSample,
     DriverState,
@@ -39,32 +40,14 @@ RETRY_S: Final = 30.0
 """Between two attempts to open a driver that is not there."""
 PATIENCE_S: Final = 5.0
 """nvmlInit takes 10 ms; without persistence mode seconds per GPU. After this long the screen is told."""
+SURVEY_S: Final = 5.0
+"""How often to look whether GPUs or MIG instances have come or gone: two calls, some more where MIG is on."""
 FOCUS_DEVICE_PERIOD_S: Final = 0.1
 FOCUS_HOST_PERIOD_S: Final = 0.25
 _STOP_S: Final = 1.5
 _CLOSE_S: Final = 0.4
-_NOT_KNOWN: Final = DriverFacts(NOT_READ, NOT_READ, NOT_READ)
 
 _log = logging.getLogger(__name__)
-
-
-class Driver(Protocol):
-    """What opens the driver: ``nvml.Nvml``."""
-
-    def open(self) -> tuple[DriverState, str]:
-        """Open (again): the state, and a hint when it is not OK."""
-
-    def driver_facts(self) -> DriverFacts:
-        """Versions."""
-
-    def devices(self) -> tuple[Device, ...]:
-        """Identity of every GPU."""
-
-    def reader(self, index: int) -> Reader:
-        """What reads one GPU."""
-
-    def close(self) -> None:
-        """Give everything back; only when no call is under way."""
 
 
 class StackPart(Protocol):
@@ -74,22 +57,6 @@ class StackPart(Protocol):
         self, focus: Focus, workers: Callable[[], Sequence[ProcessInfo]], emit: Emit, stop: threading.Event
     ) -> None:
         """Sample until the burst is over or ``stop`` is set."""
-
-
-class _Opened(NamedTuple):
-    """What an attempt to open the driver gave."""
-
-    state: DriverState
-    hint: str
-    facts: DriverFacts = _NOT_KNOWN
-    devices: tuple[Device, ...] = ()
-
-
-_NO_ANSWER: Final = _Opened(
-    DriverState.UNKNOWN,
-    "the NVIDIA driver has not answered for some seconds: it may still be starting (persistence mode makes that "
-    "short), or it hangs; 'dmesg | grep NVRM' says more",
-)
 
 
 class NodeSource:
@@ -107,6 +74,7 @@ class NodeSource:
         clock: Callable[[], int] = time.monotonic_ns,
         retry_s: float = RETRY_S,
         patience_s: float = PATIENCE_S,
+        survey_s: float = SURVEY_S,
     ) -> None:
         self._driver = driver
         self._stacks = stacks
@@ -115,12 +83,22 @@ class NodeSource:
         self._clock = clock
         self._retry_s = retry_s
         self._patience_s = patience_s
+        self._survey_ns = int(survey_s * 1e9)
+        self._was_ok = False
+        self._restart = False
+        self._shared: frozenset[int] = frozenset()
+        """Devices that count the host's memory as theirs."""
+        self._whole: dict[int, int] = {}
+        """Index of a MIG instance to that of its GPU."""
         self._emit: Emit = _nowhere
         self._stopping = threading.Event()
-        self._opened: queue.SimpleQueue[_Opened | None] = queue.SimpleQueue()
+        self._opened: queue.SimpleQueue[Opened | None] = queue.SimpleQueue()
         self._host = HostSampler(host, processes, self.roots, self._deliver, period_s=period_s, clock=clock)
         self._lock = threading.Lock()
-        self._samplers: tuple[DeviceSampler, ...] = ()
+        self._gpus = GpuThreads(self._on_sample, period_s, retry_s, clock)
+        self._gpus.more = self._deliver
+        self._events: EventWatcher | None = None
+        self._low_demand = False
         self._threads: list[threading.Thread] = []
         self._opener: threading.Thread | None = None
         self._inventory: Inventory | None = None
@@ -141,8 +119,10 @@ class NodeSource:
         self._opened.put(None)
         self.focus(None)
         self._host.end()
-        for sampler in self._samplers:
+        for sampler in self._gpus.samplers:
             sampler.end()
+        if self._events is not None:
+            self._events.end()
         ends = time.monotonic() + _STOP_S
         with self._lock:
             threads = list(self._threads)
@@ -162,28 +142,43 @@ class NodeSource:
             arguments = (focus, lambda: self._job(focus.root_pid), emit, self._focus_ends)
             self._launch(threading.Thread(target=self._stacks.run, args=arguments, name="stacks", daemon=True))
 
+    def set_demand(self, low: bool) -> None:
+        """``low``: no client and no alert, so that slow readings may be rarer. During a focus they are not."""
+        with self._lock:
+            self._low_demand = low
+            self._gpus.set_demand(low and self._focus is None)
+
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC."""
         return self._clock()
 
     def progress_ns(self) -> int:
         """When the last reading of any GPU or of the host was completed."""
-        return max(self._host.progress_ns, *(sampler.progress_ns for sampler in self._samplers), 0)
+        return max(self._host.progress_ns, *(sampler.progress_ns for sampler in self._gpus.samplers), 0)
 
     def stuck_since_ns(self) -> dict[int, int]:
         """Device index to when the reading under way began: old ones hang in the driver."""
-        since = {sampler.index: sampler.stuck_since_ns for sampler in self._samplers}
-        return {index: ns for index, ns in since.items() if ns is not None}
+        return self._gpus.stuck_since_ns()
+
+    def restart_wanted(self) -> bool:
+        """The driver was upgraded underneath: only a new process can load the library that fits it."""
+        return self._restart
 
     def roots(self) -> Roots:
-        """Pids that NVML lists, with the devices that it lists them on; of a lost GPU the last that were known."""
+        """Pids that NVML lists, with the devices that it lists them on; of a lost GPU the last that were known.
+
+        A process on a MIG instance is listed by its GPU too and belongs to the instance.
+        """
         with self._lock:
-            listed = list(self._pids.items())
-        found: dict[int, list[int]] = {}
+            listed, whole = list(self._pids.items()), self._whole
+        found: dict[int, set[int]] = {}
         for index, pids in listed:
             for pid in pids:
-                found.setdefault(pid, []).append(index)
-        return {pid: tuple(sorted(indices)) for pid, indices in found.items()}
+                found.setdefault(pid, set()).add(index)
+        return {
+            pid: tuple(sorted(indices - {whole[index] for index in indices if index in whole}))
+            for pid, indices in found.items()
+        }
 
     # ------------------------------------------------------------------ the driver's thread
 
@@ -195,34 +190,44 @@ class NodeSource:
             self._announce(opened)
             self._start_host()
             if opened.state is DriverState.OK:
+                self._was_ok = True
                 self._sample(opened.devices)
-                self._watch(frozenset(d.index for d in opened.devices if d.uuid.startswith(UNREADABLE)))
+                self._watch()
             elif opened.state is DriverState.MISMATCH:
-                # Only a reboot or a reload cures it, and a reload needs gpuwatch restarted: the library stays mapped.
-                self._stopping.wait()
+                self._wait_for_match()
             else:
                 self._stopping.wait(self._retry_s)
 
-    def _open(self) -> _Opened | None:
+    def _wait_for_match(self) -> None:
+        """Library and kernel module differ. When the library was replaced or has worked before, a new process helps;
+        otherwise the module must change first: each nvmlInit before that only adds a line to the kernel's log."""
+        while not self._stopping.is_set():
+            if self._was_ok or self._driver.library_replaced():
+                self._restart = True
+            elif self._driver.kernel_changed():
+                return
+            self._stopping.wait(self._retry_s)
+
+    def _open(self) -> Opened | None:
         """Open the driver on a thread of its own. None when stopping."""
         self._launch(threading.Thread(target=lambda: self._opened.put(self._try_open()), name="nvmlInit", daemon=True))
         try:
             return self._opened.get(timeout=self._patience_s)
         except queue.Empty:
-            self._announce(_NO_ANSWER)
+            self._announce(NO_ANSWER)
             self._start_host()
             return self._opened.get()
 
-    def _try_open(self) -> _Opened:
+    def _try_open(self) -> Opened:
         try:
             state, hint = self._driver.open()
             devices = self._driver.devices() if state is DriverState.OK else ()
-            return _Opened(state, hint, self._driver.driver_facts(), devices)
+            return Opened(state, hint, self._driver.driver_facts(), devices)
         except Exception as exc:
             _log.exception("opening NVML failed")
-            return _Opened(DriverState.UNKNOWN, f"opening NVML failed: {type(exc).__name__}: {exc}")
+            return Opened(DriverState.UNKNOWN, f"opening NVML failed: {type(exc).__name__}: {exc}")
 
-    def _announce(self, opened: _Opened) -> None:
+    def _announce(self, opened: Opened) -> None:
         facts = opened.facts
         node = msgspec.structs.replace(
             self._node(),
@@ -230,7 +235,11 @@ class NodeSource:
             cuda_driver_version=facts.cuda_driver_version,
             nvml_version=facts.nvml_version,
         )
-        inventory = Inventory(node, opened.devices, opened.state, opened.hint)
+        devices = tuple(
+            msgspec.structs.replace(d, mem_total_bytes=node.mem_total_bytes) if d.mem_shared_with_host else d
+            for d in opened.devices
+        )
+        inventory = Inventory(node, devices, opened.state, opened.hint)
         if inventory != self._inventory:
             self._inventory = inventory
             self._deliver(inventory)
@@ -240,37 +249,42 @@ class NodeSource:
             self._launch(self._host)
 
     def _sample(self, devices: tuple[Device, ...]) -> None:
-        samplers = tuple(
-            DeviceSampler(d.index, self._driver.reader(d.index), self._on_sample, self._rate(d.index), self._clock)
-            for d in devices
-        )
+        by_uuid = {d.uuid: d.index for d in devices}
         with self._lock:
-            self._samplers = samplers
+            self._shared = frozenset(d.index for d in devices if d.mem_shared_with_host)
+            self._whole = {d.index: by_uuid[d.parent_uuid] for d in devices if d.parent_uuid in by_uuid}
+            known = {d.index for d in devices}
+            self._pids = {index: pids for index, pids in self._pids.items() if index in known}
+        samplers = self._gpus.prepare(devices, self._driver.reader, self._rate)
+        with self._lock:
             self._set_rates()
         for sampler in samplers:
             self._launch(sampler)
+        self._events = self._driver.events(self._deliver)
+        self._launch(self._events)
         if self._stopping.is_set():
+            self._events.end()
             for sampler in samplers:
                 sampler.end()
 
-    def _watch(self, unreadable: frozenset[int]) -> None:
-        """Wait until NVML must be opened again, then end the threads of the GPUs.
-
-        That is when the driver has gone from under all GPUs, or when one that had no identity answers now. One GPU
-        that fell off the bus is no reason: opening again would not bring it back and would stop the others.
-        """
+    def _watch(self) -> None:
+        """Wait until NVML must be opened again, then end the threads of the GPUs."""
+        surveyed_ns = self._gpus.started_ns
         while not self._stopping.wait(min(1.0, self._retry_s)):
-            if all(sampler.reader.driver_gone_reads >= GONE_AFTER_READS for sampler in self._samplers):
+            self._gpus.tell_silent()
+            if self._gpus.driver_gone() or self._gpus.answers_again(self._driver.settled()):
                 break
-            if any(sampler.reader.opened for sampler in self._samplers if sampler.index in unreadable):
-                break
+            if self._clock() - surveyed_ns >= self._survey_ns:
+                surveyed_ns = self._clock()
+                if self._driver.changed(frozenset(map(gpu_of, self._gpus.stuck()))):
+                    break
         else:
             return
-        for sampler in self._samplers:
-            sampler.end()
-        for sampler in self._samplers:
-            sampler.join(1.0)
-        self._samplers = ()
+        if self._events is not None:
+            self._events.end()
+        self._gpus.end()
+        if self._events is not None:
+            self._events.join(1.0)
         self._stopping.wait(min(1.0, self._retry_s))
 
     # ------------------------------------------------------------------ what the other threads call
@@ -283,6 +297,8 @@ class NodeSource:
         self._emit(observation)
 
     def _on_sample(self, sample: DeviceSample) -> None:
+        if sample.device_index in self._shared:
+            sample = with_shared_memory(sample)
         if sample.processes_absent is None:
             pids = tuple(process.pid for process in sample.processes)
             with self._lock:
@@ -326,7 +342,8 @@ class NodeSource:
         return FOCUS_DEVICE_PERIOD_S if focus is not None and index in focus.device_indices else self._period_s
 
     def _set_rates(self) -> None:
-        for sampler in self._samplers:
+        self._gpus.set_demand(self._low_demand and self._focus is None)
+        for sampler in self._gpus.samplers:
             sampler.set_period(self._rate(sampler.index))
         self._host.set_period(FOCUS_HOST_PERIOD_S if self._focus is not None else self._period_s)
 
@@ -341,11 +358,12 @@ def _nowhere(observation: Observation) -> None:
     """Before ``start``."""
 
 
-def live_source(period_s: float = 1.0) -> NodeSource:
+def live_source(period_s: float = 1.0, retry_s: float = RETRY_S) -> NodeSource:
     """The source for this machine, with the real readers. ``period_s`` from 0.1 to 5."""
     from gpuwatch.collect.host import HostReader, node_info
     from gpuwatch.collect.nvml import Nvml
     from gpuwatch.collect.procfs import ProcessReader
     from gpuwatch.collect.stacks import StackSampler
 
-    return NodeSource(Nvml(), HostReader(), ProcessReader(), StackSampler(), node_info, period_s=period_s)
+    parts = Nvml(), HostReader(), ProcessReader(), StackSampler(), node_info
+    return NodeSource(*parts, period_s=period_s, retry_s=retry_s, survey_s=min(SURVEY_S, retry_s))

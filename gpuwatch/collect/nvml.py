@@ -1,45 +1,32 @@
-"""NVML to model: the only file that imports pynvml.
+"""Opening NVML: the only file that imports pynvml.
 
-Owns: opening NVML, what a failure to do so means, the identity of the GPUs. Refuses: schedules, threads, opinions.
+Owns: opening NVML, what a failure to do so means, which GPUs there are and whether that has changed, whether the
+library on disk is still the one in this process. Refuses: schedules, opinions.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
+from gpuwatch.collect.events import EmitEvent, EventWatcher
 from gpuwatch.collect.gpm import GpmGate
-from gpuwatch.collect.nvml_calls import (
-    CLOCK_SM,
-    MAX_MHZ,
-    MAX_MILLIWATT,
-    Calls,
-    Clock,
-    GoneError,
-    Query,
-    memory_ways,
-    scaled,
-    text,
-    total_of,
-    within,
-)
-from gpuwatch.collect.nvml_fields import (
-    ARCHITECTURES,
-    NO_BINDING_HINT,
-    NO_DEVICES_HINT,
-    WRONG_BINDING_HINT,
-    driver_state_for,
-)
+from gpuwatch.collect.nvml_calls import Calls, Clock, text
+from gpuwatch.collect.nvml_fields import NO_BINDING_HINT, NO_DEVICES_HINT, WRONG_BINDING_HINT, driver_state_for
+from gpuwatch.collect.nvml_identity import UNREADABLE, Identity, unreadable
 from gpuwatch.collect.nvml_reader import DeviceReader
-from gpuwatch.model import NOT_SUPPORTED, Absent, Device, DriverState, Int, Reason, Text
+from gpuwatch.model import Absent, Device, DriverState, Reason, Text
 
-T = TypeVar("T")
+__all__ = ["UNREADABLE", "DriverFacts", "Nvml"]
 
-UNREADABLE: Final = "unreadable-"
-"""Start of the stand-in for the UUID of a GPU that could not be opened; its index follows."""
+IDENTIFY_S: Final = 0.8
+"""Asking one GPU what it is takes some milliseconds; one that takes longer must not hide the others."""
 _SYSFS_PCI: Final = Path("/sys/bus/pci/devices")
+_PROC_DRIVER: Final = Path("/proc/driver/nvidia")
+_LIBRARY: Final = "libnvidia-ml.so.1"
 
 
 class DriverFacts(NamedTuple):
@@ -53,14 +40,29 @@ class DriverFacts(NamedTuple):
 class Nvml:
     """The driver's library, opened once for the life of the process."""
 
-    def __init__(self, clock: Clock = time.monotonic_ns, sysfs_pci: Path = _SYSFS_PCI) -> None:
+    def __init__(
+        self,
+        clock: Clock = time.monotonic_ns,
+        sysfs_pci: Path = _SYSFS_PCI,
+        *,
+        proc_driver: Path = _PROC_DRIVER,
+        maps: Path = Path("/proc/self/maps"),
+        identify_s: float = IDENTIFY_S,
+    ) -> None:
         self._clock = clock
         self._sysfs_pci = sysfs_pci
+        self._proc_driver = proc_driver
+        self._maps = maps
+        self._identify_s = identify_s
         self._n: Any = None
         self._initialised = False
         self._count = 0
+        self._kernel_side: tuple[str, ...] = ()
+        self._instances: dict[int, dict[int, str] | None] = {}
+        self._identifying: set[int] = set()
         self._gate = GpmGate(clock)
         self._readers: list[DeviceReader] = []
+        self._events: EventWatcher | None = None
 
     def open(self) -> tuple[DriverState, str]:
         """Initialise (again) and count the GPUs: the state, and for a person what to do when it is not OK.
@@ -71,12 +73,16 @@ class Nvml:
         if self._n is None:
             return DriverState.NO_LIBRARY, hint
         calls = Calls(self._n, self._clock)
+        self._kernel_side = self._look_at_kernel()
+        self._instances = {}
         try:
             if self._initialised:
                 self.close()
             self._n.nvmlInit()
             self._initialised = True
             self._count = int(self._n.nvmlDeviceGetCount())
+            # nvmlInit may have loaded the module.
+            self._kernel_side = self._look_at_kernel()
         except Exception as exc:
             code = calls.code_of(exc)
             return driver_state_for(code) if code else (DriverState.UNKNOWN, f"NVML does not start: {exc}")
@@ -89,74 +95,129 @@ class Nvml:
         if not self._initialised:
             absent = Absent(Reason.DRIVER)
             return DriverFacts(absent, absent, absent)
-        cuda = self._once(lambda: int(self._n.nvmlSystemGetCudaDriverVersion()))
+        once = self._identity().once
+        cuda = once(lambda: int(self._n.nvmlSystemGetCudaDriverVersion()))
         return DriverFacts(
-            self._once(lambda: text(self._n, "nvmlSystemGetDriverVersion")),
+            once(lambda: text(self._n, "nvmlSystemGetDriverVersion")),
             cuda if isinstance(cuda, Absent) else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            self._once(lambda: text(self._n, "nvmlSystemGetNVMLVersion")),
+            once(lambda: text(self._n, "nvmlSystemGetNVMLVersion")),
         )
 
     def devices(self) -> tuple[Device, ...]:
-        """Identity of every GPU, also of one that cannot be opened: it must be seen to be missing."""
-        return tuple(self._device(index) for index in range(self._count)) if self._initialised else ()
+        """Identity of every GPU and MIG instance, also of a GPU that cannot be opened.
+
+        All GPUs are asked at once, each by a thread of its own: one that hangs stands as unreadable after 0.8 s, and
+        is not asked again while its thread has not returned.
+        """
+        if not self._initialised:
+            return ()
+        answers: queue.SimpleQueue[tuple[int, tuple[Device, ...]]] = queue.SimpleQueue()
+        waiting = set(range(self._count)) - self._identifying
+        self._identifying |= waiting
+        for index in sorted(waiting):
+            name = f"identify{index}"
+            threading.Thread(target=self._identify, args=(index, answers), name=name, daemon=True).start()
+        found: dict[int, tuple[Device, ...]] = {}
+        ends = time.monotonic() + self._identify_s
+        while waiting:
+            try:
+                index, devices = answers.get(timeout=max(0.0, ends - time.monotonic()))
+            except queue.Empty:
+                break
+            waiting.discard(index)
+            found[index] = devices
+        silent = {index: (unreadable(index, "does not answer"),) for index in range(self._count)}
+        return tuple(device for index in range(self._count) for device in (silent | found)[index])
 
     def reader(self, index: int) -> DeviceReader:
-        """What reads the GPU with this index. One thread at a time may use it."""
+        """What reads the device with this index. One thread at a time may use it."""
         reader = DeviceReader(self._n, index, self._gate, self._clock)
         self._readers.append(reader)
         return reader
 
+    def events(self, emit: EmitEvent) -> EventWatcher:
+        """The thread that waits for events of all GPUs, not started. It must have ended before the next ``open``."""
+        self._events = EventWatcher(self._n, range(self._count), emit, self._clock)
+        return self._events
+
+    def settled(self) -> bool:
+        """No GPU is still being asked what it is."""
+        return not self._identifying
+
+    def changed(self, skip: frozenset[int]) -> bool:
+        """GPUs or MIG instances have come or gone since ``devices``; GPUs in ``skip`` (they hang) are not asked.
+
+        Two calls into the driver and, for each GPU with MIG on, some more. Blocks as long as the driver does.
+        """
+        if not self._initialised:
+            return False
+        if self.kernel_changed():
+            return True
+        identity = self._identity()
+        count = identity.once(lambda: int(self._n.nvmlDeviceGetCount()))
+        if not isinstance(count, Absent) and count != self._count:
+            return True
+        for index, known in tuple(self._instances.items()):
+            if known is not None and index not in skip:
+                now = identity.instances(index)
+                if now is not None and now != known:
+                    return True
+        return False
+
+    def kernel_changed(self) -> bool:
+        """The kernel module is another one than at ``open``, or lists other GPUs. Asks /proc, not the driver."""
+        return self._look_at_kernel() != self._kernel_side
+
+    def library_replaced(self) -> bool:
+        """The library on disk is not the one in this process any more: only a new process can load it."""
+        try:
+            lines = self._maps.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return False
+        for path in {line[line.index("/") :] for line in lines if "libnvidia-ml.so" in line and "/" in line}:
+            link = Path(path.removesuffix(" (deleted)")).with_name(_LIBRARY)
+            if path.endswith(" (deleted)") or (link.is_symlink() and str(link.resolve()) != str(Path(path).resolve())):
+                return True
+        return False
+
     def close(self) -> None:
-        """Give everything back; while a reading hangs in the driver nothing is, because it may still use it."""
+        """Give everything back; while a call hangs in the driver nothing is, because it may still use it."""
         if not self._initialised:
             return
         self._initialised = False
         readers, self._readers = self._readers, []
-        if any(reader.busy for reader in readers):
+        waiting = self._events is not None and self._events.busy
+        if waiting or any(reader.busy for reader in readers) or not self.settled():
             return
+        identity = self._identity()
         for reader in readers:
-            self._once(reader.close)
-        self._once(self._n.nvmlShutdown)
+            identity.once(reader.close)
+        identity.once(self._n.nvmlShutdown)
 
-    def _once(self, *ways: Callable[[], T]) -> T | Absent:
+    def _identity(self) -> Identity:
+        return Identity(self._n, self._clock, self._sysfs_pci)
+
+    def _identify(self, index: int, answers: queue.SimpleQueue[tuple[int, tuple[Device, ...]]]) -> None:
         try:
-            return Query(Calls(self._n, self._clock), *ways).read()
-        except GoneError as gone:
-            return gone.absent
+            identity = self._identity()
+            devices = identity.gpu(index)
+            self._instances[index] = identity.instances(index)
+        except Exception as exc:
+            devices = (unreadable(index, f"cannot be identified ({type(exc).__name__}: {exc})"[:200]),)
+        self._identifying.discard(index)
+        answers.put((index, devices))
 
-    def _device(self, index: int) -> Device:
-        n = self._n
-        handle = self._once(lambda: n.nvmlDeviceGetHandleByIndex(index))
-        if isinstance(handle, Absent):
-            what = f"GPU that cannot be opened ({handle.detail or handle.reason.name.lower().replace('_', ' ')})"
-            return Device(index, uuid=f"{UNREADABLE}{index}", name=what, pci_bus_id="")
-        name = self._once(lambda: text(n, "nvmlDeviceGetName", handle))
-        uuid = self._once(lambda: text(n, "nvmlDeviceGetUUID", handle))
-        bus = self._once(lambda: str(n.nvmlDeviceGetPciInfo(handle).busId))
-        memory = self._once(*memory_ways(n, handle))
-        limit = self._once(lambda: n.nvmlDeviceGetEnforcedPowerLimit(handle))
-        clock_max = self._once(lambda: n.nvmlDeviceGetMaxClockInfo(handle, CLOCK_SM))
-        capability = self._once(lambda: n.nvmlDeviceGetCudaComputeCapability(handle))
-        gpm = self._once(lambda: n.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
-        known = not isinstance(memory, Absent)
-        return Device(
-            index,
-            uuid=uuid if isinstance(uuid, str) else f"no-uuid-{bus if isinstance(bus, str) else index}",
-            name=name if isinstance(name, str) else "GPU",
-            pci_bus_id=bus if isinstance(bus, str) else "",
-            architecture=self._architecture(handle),
-            compute_capability=capability if isinstance(capability, Absent) else f"{capability[0]}.{capability[1]}",
-            mem_total_bytes=total_of(memory),
-            mem_reserved_bytes=getattr(memory, "reserved", NOT_SUPPORTED) if known else memory,
-            power_limit_w=scaled(within(limit, MAX_MILLIWATT), 1000),
-            sm_clock_max_mhz=within(clock_max, MAX_MHZ),
-            gpm=gpm == 1,
-            numa_node=_numa_node(self._sysfs_pci, bus),
-        )
-
-    def _architecture(self, handle: Any) -> Text:
-        number = self._once(lambda: int(self._n.nvmlDeviceGetArchitecture(handle)))
-        return number if isinstance(number, Absent) else ARCHITECTURES.get(number, Absent(Reason.NOT_FOUND))
+    def _look_at_kernel(self) -> tuple[str, ...]:
+        """Version of the loaded module and the PCI addresses of its GPUs; empty where /proc has no such files."""
+        try:
+            version = (self._proc_driver / "version").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            version = ""
+        try:
+            gpus = sorted(entry.name for entry in (self._proc_driver / "gpus").iterdir())
+        except OSError:
+            gpus = []
+        return (version, *gpus)
 
 
 def _binding() -> tuple[Any, str]:
@@ -169,15 +230,3 @@ def _binding() -> tuple[Any, str]:
     if not all(hasattr(pynvml, name) for name in ("_nvmlGetFunctionPointer", "nvmlGpmMetricsGet")):
         return None, WRONG_BINDING_HINT
     return pynvml, ""
-
-
-def _numa_node(sysfs_pci: Path, bus_id: Text) -> Int:
-    """The NUMA node that the GPU hangs on. NVML writes "00000000:61:00.0" where sysfs has "0000:61:00.0"."""
-    if isinstance(bus_id, Absent):
-        return bus_id
-    domain, _, rest = bus_id.lower().partition(":")
-    try:
-        node = int((sysfs_pci / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
-    except (OSError, ValueError):
-        return Absent(Reason.NOT_FOUND)
-    return node if node >= 0 else Absent(Reason.NOT_FOUND)

@@ -10,6 +10,7 @@ caught at each call, and of an NVMLError only ``value`` is used (its ``str`` cal
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,6 +26,8 @@ from gpuwatch.collect.nvml_fields import (
 from gpuwatch.model import NOT_SUPPORTED, Absent, Int, Num, Reason
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 Clock = Callable[[], int]
 
 MEMORY_V2: Final = 0x02000028
@@ -56,6 +59,7 @@ class Calls:
         self.spent_ns = 0
         self.answered = False
         self._gone = 0
+        self._odd: set[str] = set()
 
     def begin(self) -> None:
         """A new reading begins."""
@@ -84,6 +88,12 @@ class Calls:
         self._gone += 1
         if self._gone >= 2 and not self.answered:
             raise GoneError(absent_for(code))
+
+    def odd(self, what: str, exc: Exception) -> None:
+        """Log once for each ``what`` that reading it failed in a way that no driver answer explains."""
+        if what not in self._odd:
+            self._odd.add(what)
+            _log.error("reading %s of a GPU failed: %s: %s", what, type(exc).__name__, exc)
 
 
 class Query(Generic[T]):

@@ -12,10 +12,13 @@ from gpuwatch.model import Absent, DeviceSample, DriverState, Reason
 
 # Return codes that we act on (nvml.h, nvmlReturn_t).
 UNINITIALIZED: Final = 1
+INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4
+NOT_FOUND: Final = 6
 INSUFFICIENT_SIZE: Final = 7
 DRIVER_NOT_LOADED: Final = 9
+TIMEOUT: Final = 10
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15

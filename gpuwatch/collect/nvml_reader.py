@@ -1,14 +1,20 @@
 """Readings of one GPU.
 
-Owns: which calls make a sample, what a cheap sample leaves out, when a GPU counts as gone. Refuses: importing pynvml
-(the binding is passed in), schedules, threads.
+Owns: which calls make a sample, what a cheap sample leaves out, when a GPU counts as gone, what is carried over while
+a call is too dear to be made each time. Refuses: importing pynvml (the binding is passed in), schedules, threads.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
+from gpuwatch.collect.buffers import Bursts
+from gpuwatch.collect.field_ids import version_of
 from gpuwatch.collect.gpm import NOTHING_NEW, GpmBusyError, GpmGate, GpmReader, GpmReading, absent_reading
+from gpuwatch.collect.health import HealthReader, Situation
 from gpuwatch.collect.nvml_calls import (
     CLOCK_MEM,
     CLOCK_SM,
@@ -22,15 +28,35 @@ from gpuwatch.collect.nvml_calls import (
     Query,
     memory_ways,
     scaled,
+    text,
     twice,
     used_of,
     within,
 )
 from gpuwatch.collect.nvml_fields import GPM_METRICS, blank_sample
-from gpuwatch.model import NOT_READ, NOT_SUPPORTED, Absent, DeviceProcess, DeviceSample, Int, Reason
+from gpuwatch.collect.nvml_identity import open_handle
+from gpuwatch.collect.tiers import Pace, Tier
+from gpuwatch.model import (
+    NOT_READ,
+    NOT_SUPPORTED,
+    Absent,
+    Burst,
+    DeviceHealth,
+    DeviceProcess,
+    DeviceSample,
+    Int,
+    Reason,
+    value_or,
+)
+
+T = TypeVar("T")
 
 _SENSOR_GPU: Final = 0
+_LOADED_PCT: Final = 5
+_BUSY: Final = list(GPM_METRICS).index("busy_pct")
 _JUNK_PIDS: Final = frozenset({0, 0xFFFFFFFF})
+_PID_MAX: Final = 1 << 22
+"""No Linux process has a higher one; a driver with another struct layout than the binding yields such."""
 
 GONE_AFTER_READS: Final = 3
 """Reads that a reloading driver is given before its GPU counts as lost and NVML is opened again."""
@@ -47,7 +73,10 @@ class DeviceReader:
         self._calls = Calls(binding, clock)
         self._queries: _Queries | None = None
         self._memory: Int = NOT_READ
-        self._processes: tuple[tuple[DeviceProcess, ...], Absent | None] = ((), NOT_READ)
+        self._processes: _Processes = ((), NOT_READ)
+        self._loaded = False
+        self._low_demand = False
+        self._extra_ns = 0
         self.busy = False
         """A reading is under way."""
         self.driver_gone_reads = 0
@@ -79,6 +108,41 @@ class DeviceReader:
         self.driver_gone_reads = 0
         return sample
 
+    def set_demand(self, low: bool) -> None:
+        """``low``: no client, no alert and no diagnosis: what is slow anyway is read less often. From any thread."""
+        self._low_demand = low
+
+    def extras(self, mono_ns: int) -> tuple[Burst | DeviceHealth, ...]:
+        """What has come up since the last call beside the sample: the driver's own samples, and slow readings.
+
+        To be called after a full reading; blocks as long as the driver does. Its driver time counts to the next sample.
+        """
+        queries = self._queries
+        if queries is None:
+            return ()
+        self._calls.begin()
+        self.busy = True
+        try:
+            return self._extras(queries, mono_ns)
+        except GoneError:
+            return ()
+        finally:
+            self._extra_ns += self._calls.spent_ns
+            self.busy = False
+
+    def _extras(self, q: _Queries, mono_ns: int) -> tuple[Burst | DeviceHealth, ...]:
+        sets = q.bursts.utilization.sets
+        burst = q.bursts.drain(mono_ns)
+        if q.bursts.utilization.sets != sets:
+            q.health.processes.forget()
+        listed, absent = self._processes
+        pids = tuple(process.pid for process in listed)
+        situation = Situation(mono_ns, self._loaded, pids, absent, q.bursts.utilization.seen_us)
+        health = q.health.read(situation, low=self._low_demand)
+        if health is not None:
+            health = msgspec.structs.replace(health, slowed_calls=q.slowed() + health.slowed_calls)
+        return tuple(extra for extra in (burst, health) if extra is not None)
+
     def close(self) -> None:
         """Free the GPM samples."""
         if self._queries is not None:
@@ -87,20 +151,21 @@ class DeviceReader:
 
     def _opened(self) -> _Queries:
         if self._queries is None:
-            query = Query(self._calls, lambda: self._n.nvmlDeviceGetHandleByIndex(self._index))
+            query = Query(self._calls, lambda: open_handle(self._n, self._index))
             handle = query.read()
             if isinstance(handle, Absent):
                 raise GoneError(handle)
             self._calls.begin()
-            self._queries = _Queries(self._calls, handle, self._gate, self._clock)
+            self._queries = _Queries(self._calls, handle, self._index, self._gate, self._clock)
         return self._queries
 
     def _sample(self, q: _Queries, mono_ns: int, gpm: bool, full: bool) -> DeviceSample:
         counters = q.counters() if gpm else absent_reading(NOT_READ)
-        util = q.utilization.read() if full else NOT_READ
+        util = q.utilization.read(mono_ns) if full else NOT_READ
         if full:
-            self._memory = used_of(q.memory.read())
-            self._processes = q.processes()
+            self._memory = used_of(q.memory.read(mono_ns))
+            self._processes = q.processes.read(mono_ns)
+            self._loaded = _is_loaded(util, counters)
         processes, processes_absent = self._processes
         return DeviceSample(
             self._index,
@@ -109,7 +174,7 @@ class DeviceReader:
             mem_util_pct=util if isinstance(util, Absent) else within(util.memory, MAX_PCT),
             mem_used_bytes=self._memory,
             power_w=scaled(within(q.power.read(), MAX_MILLIWATT), 1000),
-            temp_c=within(q.temperature.read(), MAX_TEMP_C) if full else NOT_READ,
+            temp_c=within(q.temperature.read(mono_ns), MAX_TEMP_C) if full else NOT_READ,
             sm_clock_mhz=within(q.sm_clock.read(), MAX_MHZ),
             mem_clock_mhz=within(q.mem_clock.read(), MAX_MHZ),
             clocks_event_reasons=q.reasons.read(),
@@ -117,35 +182,65 @@ class DeviceReader:
             **dict(zip(GPM_METRICS, counters.values, strict=True)),
             processes=processes,
             processes_absent=processes_absent,
-            nvml_ns=self._calls.spent_ns,
+            nvml_ns=self._spent_ns(),
         )
+
+    def _spent_ns(self) -> int:
+        """Time inside NVML since the sample before: this reading's and what the extras took."""
+        extra_ns, self._extra_ns = self._extra_ns, 0
+        return self._calls.spent_ns + extra_ns
 
     def _gone(self, absent: Absent, mono_ns: int) -> DeviceSample:
         if absent.reason is Reason.DRIVER:
             self.driver_gone_reads += 1
             if self.driver_gone_reads >= GONE_AFTER_READS:
                 absent = Absent(Reason.LOST, absent.detail)
-        return blank_sample(self._index, mono_ns, absent, self._calls.spent_ns)
+        return blank_sample(self._index, mono_ns, absent, self._spent_ns())
+
+
+_Processes = tuple[tuple[DeviceProcess, ...], Absent | None]
+
+
+class _Carried(Generic[T]):
+    """A reading of each tick. While its calls are dear it is taken every 2 or 5 s, and the last one stands."""
+
+    def __init__(self, calls: Calls, read: Callable[[], T]) -> None:
+        self._calls = calls
+        self._read = read
+        self._value: T | None = None
+        self.pace = Pace(Tier.TICK, slowest=Tier.SLOW)
+
+    def read(self, mono_ns: int) -> T:
+        """The value, new or carried over. Raises GoneError."""
+        if self._value is None or self.pace.due(mono_ns):
+            before_ns = self._calls.spent_ns
+            self._value = self._read()
+            self.pace.ran(mono_ns, self._calls.spent_ns - before_ns)
+        return self._value
 
 
 class _Queries:
     """What is asked of one GPU. PcieThroughput is not: it sleeps 20 ms in the driver for each direction."""
 
-    def __init__(self, calls: Calls, handle: Any, gate: GpmGate, clock: Clock) -> None:
+    def __init__(self, calls: Calls, handle: Any, index: int, gate: GpmGate, clock: Clock) -> None:
         n, h = calls.n, handle
         self._gate = gate
         self.gpm_reader = GpmReader(n, h, clock)
         self._supported = Query(calls, lambda: n.nvmlGpmQueryDeviceSupport(h).isSupportedDevice)
         self._gpm_known: bool | None = None
         self._gpm = Query(calls, self.gpm_reader.read)
-        self.utilization = Query(calls, lambda: n.nvmlDeviceGetUtilizationRates(h))
-        self.memory = Query(calls, *memory_ways(n, h))
+        self.bursts = Bursts(calls, h, index, clock)
+        driver = version_of(Query(calls, lambda: text(n, "nvmlSystemGetDriverVersion")).read())
+        self.health = HealthReader(calls, h, index, driver, clock)
+        self.utilization = _Carried(calls, Query(calls, lambda: n.nvmlDeviceGetUtilizationRates(h)).read)
+        self.memory = _Carried(calls, Query(calls, *memory_ways(n, h)).read)
         self.power = Query(calls, lambda: int(n.nvmlDeviceGetPowerUsage(h)))
-        self.temperature = Query(
+        temperature = Query(
             calls,
             lambda: int(n.nvmlDeviceGetTemperatureV(h, _SENSOR_GPU)),
             lambda: int(n.nvmlDeviceGetTemperature(h, _SENSOR_GPU)),
         )
+        self.temperature = _Carried(calls, temperature.read)
         self.sm_clock = Query(calls, lambda: int(n.nvmlDeviceGetClockInfo(h, CLOCK_SM)))
         self.mem_clock = Query(calls, lambda: int(n.nvmlDeviceGetClockInfo(h, CLOCK_MEM)))
         self.reasons = Query(
@@ -163,6 +258,19 @@ class _Queries:
             lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v3, h),
             lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v2, h),
         )
+
+        self.processes = _Carried(calls, self._listed)
+
+    def slowed(self) -> tuple[str, ...]:
+        """Readings of each tick that are too dear for it here."""
+        carried: dict[str, _Carried[Any]] = {
+            "utilization": self.utilization,
+            "memory": self.memory,
+            "temperature": self.temperature,
+            "processes": self.processes,
+        }
+        names = [name for name, reading in carried.items() if reading.pace.slowed]
+        return (*names, "sample buffers") if self.bursts.slowed() else tuple(names)
 
     def counters(self) -> GpmReading:
         """GPM values since the last call, or why there are none."""
@@ -183,7 +291,7 @@ class _Queries:
             return absent_reading(Absent(Reason.TIMEOUT, "a GPM call for another GPU has not returned"))
         return absent_reading(reading) if isinstance(reading, Absent) else reading
 
-    def processes(self) -> tuple[tuple[DeviceProcess, ...], Absent | None]:
+    def _listed(self) -> _Processes:
         """Processes of both lists merged by pid, and why the list cannot be trusted to be complete."""
         compute, graphics = self._compute.read(), self._graphics.read()
         found: dict[int, DeviceProcess] = {}
@@ -197,9 +305,15 @@ class _Queries:
         return tuple(found.values()), graphics if missing else None
 
 
+def _is_loaded(util: Any, counters: GpmReading) -> bool:
+    """The GPU is busy enough for its PCIe link to be at full speed."""
+    busy = counters.values[_BUSY]
+    return value_or(busy, 0.0) >= _LOADED_PCT or (not isinstance(util, Absent) and util.gpu >= _LOADED_PCT)
+
+
 def _merge(found: dict[int, DeviceProcess], pid: int, used: int | None, kind: str) -> None:
     """Add an entry unless it is junk; the same pid in both lists becomes one entry of kind "CG"."""
-    if pid in _JUNK_PIDS:
+    if pid in _JUNK_PIDS or pid > _PID_MAX:
         return
     known = found.get(pid)
     if known is None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, runtime_checkable
 
 from gpuwatch.collect.nvml_fields import blank_sample
-from gpuwatch.model import Absent, DeviceSample, Reason
+from gpuwatch.model import Absent, DeviceSample, Observation, Reason
 
 MIN_PERIOD_S: Final = 0.1
 MAX_PERIOD_S: Final = 5.0
@@ -24,14 +24,20 @@ _log = logging.getLogger(__name__)
 
 
 class Deadline:
-    """Times at which something is due: a fixed grid, so that a late run does not delay the ones after it."""
+    """Times at which something is due: a fixed grid, so that a late run does not delay the ones after it.
 
-    def __init__(self, period_ns: int, now_ns: int) -> None:
+    Deadlines with one origin and one period fall due at the same instants, whatever happened to each before: that
+    is how the GPUs of a node come to share their GPM windows.
+    """
+
+    def __init__(self, period_ns: int, now_ns: int, origin_ns: int | None = None) -> None:
         self.period_ns = period_ns
         self.due_ns = now_ns
         """The first is due at once."""
         self.overruns = 0
         """Deadlines that passed while something else went on. They are skipped, never made up for."""
+        self._origin_ns = now_ns if origin_ns is None else origin_ns
+        self._not_before_ns = now_ns
 
     def wait_ns(self, now_ns: int) -> int:
         """Time left, 0 when it is due."""
@@ -39,19 +45,27 @@ class Deadline:
 
     def advance(self, now_ns: int) -> None:
         """The due run is done at ``now_ns``: go to the next point of the grid that is still ahead."""
-        late_ns = now_ns - self.due_ns
-        missed = max(0, late_ns) // self.period_ns
-        self.overruns += missed
-        self.due_ns += (missed + 1) * self.period_ns
+        self.overruns += max(0, now_ns - self.due_ns) // self.period_ns
+        self.due_ns = self._after(max(now_ns, self.due_ns, self._not_before_ns))
 
     def postpone(self, until_ns: int) -> None:
-        """Move the grid so that the next run is not before ``until_ns``."""
+        """The next run is not before ``until_ns``; the grid stays where it is."""
         self.due_ns = max(self.due_ns, until_ns)
+
+    def hurry(self, now_ns: int) -> None:
+        """Due now; the run after it comes at least half a period later, so that rates have a window."""
+        if self.due_ns > now_ns:
+            self.due_ns = now_ns
+            self._not_before_ns = now_ns + self.period_ns // 2
 
     def set_period(self, period_ns: int, now_ns: int) -> None:
         """Another rate from now on; a shorter one shows at once, not after the old period."""
         self.period_ns = period_ns
-        self.due_ns = min(self.due_ns, now_ns + period_ns)
+        self.due_ns = min(self.due_ns, self._after(now_ns))
+
+    def _after(self, now_ns: int) -> int:
+        """The first point of the grid after ``now_ns``."""
+        return self._origin_ns + ((now_ns - self._origin_ns) // self.period_ns + 1) * self.period_ns
 
 
 class Reader(Protocol):
@@ -73,6 +87,17 @@ class Reader(Protocol):
         """One sample; blocks as long as the driver does."""
 
 
+@runtime_checkable
+class ReadsMore(Protocol):
+    """A reader that has more to tell than samples: ``nvml.DeviceReader``."""
+
+    def extras(self, mono_ns: int) -> Sequence[Observation]:
+        """What has come up beside the sample; blocks as long as the driver does."""
+
+    def set_demand(self, low: bool) -> None:
+        """Nobody watches: slow readings less often."""
+
+
 class DeviceSampler(threading.Thread):
     """Reads one GPU every ``period_s`` and hands each sample to ``emit``."""
 
@@ -83,20 +108,27 @@ class DeviceSampler(threading.Thread):
         emit: Callable[[DeviceSample], None],
         period_s: float = 1.0,
         clock: Callable[[], int] = time.monotonic_ns,
+        origin_ns: int | None = None,
+        more: Callable[[Observation], None] | None = None,
     ) -> None:
+        """``origin_ns``: samplers that share it and the period read at the same instants. ``more``: takes what the
+        reader has beside samples; without it that is not read."""
         super().__init__(name=f"gpu{index}", daemon=True)
         self.index = index
         self.reader = reader
         self._emit = emit
+        self._more = more
         self._clock = clock
         self._wake = threading.Event()
         self._ended = False
         self._lock = threading.Lock()
-        self._deadline = Deadline(_period_ns(period_s), clock())
+        self._deadline = Deadline(_period_ns(period_s), clock(), origin_ns)
         self._full_ns: int | None = None
         self._began_ns: int | None = None
         self._progress_ns = 0
         self._failed = False
+        self.failed_reads = 0
+        """Consecutive readings in which the driver had an error, and no value, for every question."""
 
     @property
     def period_s(self) -> float:
@@ -150,6 +182,8 @@ class DeviceSampler(threading.Thread):
         if self._ended:
             return 0
         self._emit(sample)
+        if self._full_ns == now_ns:
+            self._read_more(now_ns)
         with self._lock:
             self._deadline.advance(self._clock())
             return self._deadline.wait_ns(self._clock())
@@ -170,13 +204,37 @@ class DeviceSampler(threading.Thread):
             self._progress_ns = self._clock()
         if full:
             self._full_ns = now_ns
+        self.failed_reads = self.failed_reads + 1 if _all_errors(sample) else 0
         return sample
+
+    def _read_more(self, now_ns: int) -> None:
+        """Slow readings, after the sample is out. A call that hangs here makes this GPU stuck as one before would."""
+        if self._more is None or not isinstance(self.reader, ReadsMore):
+            return
+        self._began_ns = now_ns
+        try:
+            extras = self.reader.extras(now_ns)
+        except Exception:
+            if not self._failed:
+                _log.exception("reading more of GPU %d failed", self.index)
+            self._failed = True
+            return
+        finally:
+            self._began_ns = None
+            self._progress_ns = self._clock()
+        for extra in () if self._ended else extras:
+            self._more(extra)
 
     def _full_due(self, now_ns: int) -> bool:
         """Half a period early counts: a full reading that comes a little late must not make the next one cheap."""
         if self._full_ns is None:
             return True
         return now_ns - self._full_ns + self._deadline.period_ns // 2 >= FULL_PERIOD_NS
+
+
+def _all_errors(sample: DeviceSample) -> bool:
+    asked = (sample.power_w, sample.sm_clock_mhz, sample.mem_clock_mhz, sample.clocks_event_reasons)
+    return all(isinstance(reading, Absent) and reading.reason is Reason.ERROR for reading in asked)
 
 
 def _period_ns(period_s: float) -> int:

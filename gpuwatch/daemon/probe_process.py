@@ -59,6 +59,8 @@ class ProbeProcess:
     ) -> None:
         """Starts the child. Raises OSError when the interpreter cannot be executed."""
         self.probe = launch.probe
+        self.device_index = launch.device_index
+        """-1: no GPU."""
         self._launch = launch
         self._done = done
         self._progress = progress

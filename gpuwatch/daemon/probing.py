@@ -23,27 +23,19 @@ from pathlib import Path
 
 import msgspec
 
-import gpuwatch
 from gpuwatch.config import ProbesConfig
 from gpuwatch.daemon.probe_process import Launch, ProbeProcess, describe_pid
 from gpuwatch.model import Device, DeviceSample, ProbeResult, ProbeStatus
 from gpuwatch.verdict import probe_run
+from gpuwatch.verdict.catalogue import folder as probes_folder
+from gpuwatch.verdict.observe import with_observed
 
+MOST_SAMPLES = 2400
+"""Readings kept of one run: ten minutes at four a second. From then on every second one is dropped."""
 OWN_LOAD_NS = 2_000_000_000
 """NVML's utilization is an average over up to a second: this long after our own probe it is not somebody else's."""
 
 Done = Callable[[ProbeResult], None]
-
-
-def probes_folder(package: Path | None = None) -> Path | None:
-    """The folder with the probes: ``gpuwatch_probes`` beside the installed package, ``probes`` in a checkout."""
-    parent = (package or Path(gpuwatch.__file__).parent).parent
-    for name in ("gpuwatch_probes", "probes"):
-        folder = parent / name
-        # Somebody's own "probes" folder in site-packages has no command.py beside its __main__.py.
-        if (folder / "__main__.py").is_file() and (folder / "command.py").is_file():
-            return folder
-    return None
 
 
 def lock_folder(env: Mapping[str, str]) -> Path:
@@ -100,6 +92,7 @@ class Runner:
         self._guard = threading.Lock()
         self._running: dict[str, ProbeProcess] = {}
         self._ended_ns: dict[str, int] = {}
+        self._seen: dict[str, list[DeviceSample]] = {}
 
     def start(
         self,
@@ -126,11 +119,13 @@ class Runner:
         seconds: float | None = None,
         force: bool = False,
         progress: Callable[[str], None] | None = None,
+        python: str = "",
     ) -> ProbeResult | None:
         """Begin; or the refusal, BUSY or UNAVAILABLE, as the result that it is. Without a device it runs on the CPU.
 
         ``sample``: the newest reading of the device. ``force``: run beside others; the result is marked.
-        ``progress`` gets the child's lines from the reading thread. Raises UsageError for a name that is no probe.
+        ``progress`` gets the child's lines from the reading thread. ``python``: instead of the runner's own.
+        Raises UsageError for a name that is no probe.
         """
         spec = probe_run.find_probe(probe)
 
@@ -141,10 +136,12 @@ class Runner:
         key = device.uuid if device else "cpu"
         obstacle = self._obstacle(device, sample, force)
         if obstacle:
-            return refuse(obstacle, ProbeStatus.BUSY)
-        python, folder = self._interpreter(), self._folder or probes_folder()
+            silent = sample is not None and probe_run.unreadable(sample)
+            return refuse(obstacle, ProbeStatus.UNAVAILABLE if silent else ProbeStatus.BUSY)
+        wanted = python or self._python or sys.executable
+        python, folder = interpreter(wanted), self._folder or probes_folder()
         if not python:
-            return refuse(f"no Python at {self._python or sys.executable!r}: set probes.python to one that has torch")
+            return refuse(f"no Python at {wanted!r}: set probes.python to one that has torch")
         if folder is None:
             return refuse("the probes are not installed beside gpuwatch: install the whole package again")
         try:
@@ -160,7 +157,7 @@ class Runner:
             probe=spec.name,
             argv=tuple(arguments),
             env=child_env(self._env, device),
-            timeout_s=probe_run.timeout_s(seconds),
+            timeout_s=probe_run.timeout_s(spec, device is not None, seconds),
             lock_fd=lock,
             device_index=device.index if device else -1,
             forced=force,
@@ -172,11 +169,19 @@ class Runner:
             return refuse(f"cannot start {python}: {exc.strerror}")
         with self._guard:
             self._running[key] = process
+            self._seen[key] = []
         process.start()
         return None
 
     def check(self, sample: DeviceSample) -> None:
-        """End the probe on this GPU when a process that is not ours has appeared there. Call it with every sample."""
+        """End the probe on this GPU when a process that is not ours has appeared there. Call it with every sample.
+
+        The samples go into the result's ``observed``.
+        """
+        with self._guard:
+            for key, process in self._running.items():
+                if process.device_index == sample.device_index:
+                    self._seen[key] = thinned([*self._seen[key], sample])
         for process in self.running():
             process.check(sample)
 
@@ -216,11 +221,6 @@ class Runner:
             return f"no reading of GPU {device.index} yet: whether it is free is not known"
         return probe_run.busy_reason(sample, describe_pid, own)
 
-    def _interpreter(self) -> str:
-        """Absolute path of the configured Python, "" when there is none. Its symlink is kept: it names the venv."""
-        found = shutil.which(Path(self._python).expanduser() if self._python else sys.executable)
-        return str(Path(found).absolute()) if found else ""
-
     def _finisher(self, key: str, device: Device | None, sample: DeviceSample | None, done: Done) -> Done:
         note = probe_run.blind_note(sample) if device and sample else ""
 
@@ -228,6 +228,8 @@ class Runner:
             with self._guard:
                 self._running.pop(key, None)
                 self._ended_ns[key] = self._clock()
+                seen = self._seen.pop(key, [])
+            result = with_observed(result, seen)
             result = probe_run.on_device(result, device) if device else _on_cpu(result)
             done(msgspec.structs.replace(result, notes=(*result.notes, note)) if note else result)
 
@@ -273,6 +275,17 @@ class Schedule:
 def probe_runner(config: ProbesConfig) -> Runner:
     """The daemon's runner."""
     return Runner(config.python)
+
+
+def interpreter(python: str) -> str:
+    """Absolute path of a Python, "" when there is none. Its symlink is kept: it names the virtual environment."""
+    found = shutil.which(Path(python).expanduser())
+    return str(Path(found).absolute()) if found else ""
+
+
+def thinned(samples: list[DeviceSample]) -> list[DeviceSample]:
+    """At most ``MOST_SAMPLES``, evenly spread over the run."""
+    return samples if len(samples) <= MOST_SAMPLES else samples[::2]
 
 
 def child_env(env: Mapping[str, str], device: Device | None) -> dict[str, str]:

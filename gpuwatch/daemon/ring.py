@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpuwatch.model import (
+    Burst,
+    DeviceHealth,
     DeviceSample,
+    EventRecord,
     HostSample,
     Inventory,
     Observation,
@@ -31,7 +34,7 @@ HISTORY_BYTES = 300_000
 KEEP_LINES = 500
 """Lines of code of the jobs: each is sent once, and a later diagnosis needs it too."""
 
-Timed = DeviceSample | HostSample | ProcessTick | StackSample | SourceLine
+Timed = DeviceSample | HostSample | ProcessTick | StackSample | SourceLine | DeviceHealth | Burst | EventRecord
 
 Fold = Callable[[Sequence[DeviceSample]], DeviceSample]
 """Many readings of one device between two ticks to one."""
@@ -65,6 +68,11 @@ class ObservationRing:
         picked = [item for item in self._items if item[0] >= mono_ns]
         picked.sort(key=lambda item: item[0])
         return [observation for _, observation in picked]
+
+    def clear(self) -> None:
+        """Forget everything: a recording goes back."""
+        self._items.clear()
+        self.newest_ns = 0
 
     def __len__(self) -> int:
         """How many are kept."""
@@ -166,6 +174,11 @@ class History:
         """One more tick."""
         self._ticks.append(Tick(tick.epoch, tick.seq, tick.mono_ns, tick.wall_ns, tick.devices))
         self._fitted = None
+
+    def clear(self) -> None:
+        """Forget everything: a recording goes back."""
+        self._ticks.clear()
+        self._fitted = ()
 
     def fitted(self) -> tuple[Tick, ...]:
         """Oldest first, thinned to the limit. Computed once per tick, however many ask."""

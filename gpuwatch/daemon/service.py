@@ -25,14 +25,19 @@ from gpuwatch.collect.source import ObservationSource
 from gpuwatch.config import Config
 from gpuwatch.daemon.diagnosing import Diagnosing
 from gpuwatch.daemon.endpoint import RuntimeDirectory
+from gpuwatch.daemon.history import LongHistory
 from gpuwatch.daemon.inquiries import Judge
 from gpuwatch.daemon.journal import LOGGER, OnChange
 from gpuwatch.daemon.probe_service import ProbeRunner, ProbeService
 from gpuwatch.daemon.publisher import Publisher
-from gpuwatch.daemon.ring import KEEP_S, Fold, History, ObservationRing, Picture
+from gpuwatch.daemon.replaying import control
+from gpuwatch.daemon.restart import Restart
+from gpuwatch.daemon.ring import Fold, History, ObservationRing, Picture
+from gpuwatch.daemon.saying import Saying
 from gpuwatch.daemon.systemd import Notifier
+from gpuwatch.daemon.telemetry import TelemetryPart
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.model import DriverState, Inventory, Observation
+from gpuwatch.model import Inventory, Observation
 
 HEARTBEAT_NS = 1_000_000_000
 OBSERVATIONS_PER_ROUND = 5_000
@@ -40,6 +45,8 @@ OBSERVATIONS_PER_ROUND = 5_000
 STOP_SOURCE_S = 1.8
 """Of the two seconds that a stop may take; a hung driver call is abandoned then."""
 HUNG_SLACK_NS = 2_000_000_000
+REWOUND_NS = 1_000_000_000
+"""A recording is played in the order of its clock: a reading so much older than the newest means that it went back."""
 
 
 class Service:
@@ -56,17 +63,20 @@ class Service:
         fold: Fold | None = None,
         notifier: Notifier | None = None,
         reload: Callable[[], Config] | None = None,
+        restart: Restart | None = None,
         stop_fd: int = -1,
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], int] = time.time_ns,
     ) -> None:
         """``reload``: reads the configuration again on SIGHUP; without it SIGHUP ends the service.
+        ``restart``: asked whether to end for a new process to take over (``replacing`` is True then).
         ``stop_fd``: end when it reaches end of file (an embedded daemon dies with its parent)."""
         self._source = source
         self._config = config
         self._directory = RuntimeDirectory(directory)
         self._notifier = notifier or Notifier()
         self._reload = reload
+        self._restart = restart
         self._stop_fd = stop_fd
         self._clock = clock
         self._wall = wall
@@ -75,6 +85,8 @@ class Service:
         self._picture = Picture(fold or _default_fold())
         self._ring = ObservationRing()
         self._history = History()
+        self._telemetry = TelemetryPart()
+        self._past = LongHistory()
         self._diagnosing = Diagnosing(
             source,
             judge,
@@ -91,11 +103,14 @@ class Service:
         """In a recording: where the tick under way began."""
         self._log = logging.getLogger(LOGGER)
         self._said = OnChange(self._log)
+        self._saying = Saying(self._said)
         self._publisher: Publisher | None = None
         self._poller = zmq.Poller()
         self._next_tick_ns = 0
         self._published_ns = 0
         self.stopping = False
+        self.replacing = False
+        """It stopped for a new process to take over; see restart.py."""
         self._reloading = False
 
     # ------------------------------------------------------------------ life
@@ -145,8 +160,13 @@ class Service:
 
     def stop(self) -> None:
         """Say goodbye, end the source, give the endpoint back."""
-        self._notifier.stopping()
-        self._out.say_goodbye()
+        if self.replacing:
+            # To systemd and to clients it goes on: the next process says READY and welcomes with a new epoch.
+            self._notifier.reloading()
+            self._out.close(0)
+        else:
+            self._notifier.stopping()
+            self._out.say_goodbye()
         ends = time.monotonic() + STOP_SOURCE_S
         targets = (self._source.stop, self._probes.stop)
         ending = [threading.Thread(target=target, name="stop", daemon=True) for target in targets]
@@ -172,6 +192,9 @@ class Service:
         if self._reloading:
             self._reloading = False
             self._reload_config()
+        if self._restart is not None and not self.stopping and self._restart.due():
+            self._log.warning("the driver was upgraded underneath: starting again to load the library that fits it")
+            self.stopping = self.replacing = True
         self._out.poll_subscriptions()
         if self._out.answer_requests(self._answer) and self._out.refused:
             self._said.log(logging.WARNING, "malformed", "a client sends malformed requests")
@@ -230,10 +253,15 @@ class Service:
                 self._cut(observation.mono_ns)
             self._ring.add(observation)
             self._picture.take(observation)
+            self._telemetry.take(observation)
 
     def _cut(self, mono_ns: int) -> None:
         """A recording is cut into ticks by its own time, at whatever speed it is played."""
-        if self._cut_ns is None or mono_ns < self._cut_ns - int(KEEP_S * 1e9):
+        if self._cut_ns is None:
+            self._cut_ns = mono_ns
+        elif mono_ns < self._ring.newest_ns - REWOUND_NS:
+            for past in (self._ring, self._history, self._past):
+                past.clear()
             self._cut_ns = mono_ns
         elif mono_ns - self._cut_ns >= self._period_ns:
             self._tick(mono_ns)
@@ -250,7 +278,7 @@ class Service:
             self._notifier.ready(self._status())
         if changed:
             self._diagnosing.forget_devices(inventory)
-            self._say_driver(inventory)
+            self._saying.inventory(inventory)
             self._publish(lambda epoch, seq: wire.InventoryMessage(epoch, seq, inventory))
             if inventory.source.ended:
                 self._tick(self._position_ns())
@@ -287,12 +315,15 @@ class Service:
             )
         )
         self._published_ns = self._clock()
+        self._telemetry.publish(self._publish)
+        self._telemetry.demand(self._source, self._out.subscribers)
         self._last_tick = tick
         self._cut_ns = mono_ns
         self._history.append(tick)
+        self._past.observe(tick)
         self._probes.observe(devices, self._clock())
         self._diagnosing.observe(tick, self._probes.occupied)
-        self._say_hung(tick)
+        self._say_devices(tick)
         self._notifier.status(self._status())
 
     # ------------------------------------------------------------------ requests
@@ -305,6 +336,10 @@ class Service:
                 return self._diagnosing.answer(request, self._clock())
             case wire.StartProbe():
                 return self._probes.answer(request)
+            case wire.GetHistory():
+                return self._past.answer(request)
+            case wire.ReplayControl():
+                return control(self._source, request, self._publish)
 
     def _snapshot(self, request_id: int) -> wire.Reply:
         """Whatever protocol the asker speaks: our own number in it lets the asker decide."""
@@ -312,7 +347,7 @@ class Service:
         if inventory is None:
             return wire.Refused(request_id, "starting: the driver has not answered yet")
         speed = inventory.source.speed
-        return wire.Snapshot(
+        snapshot = wire.Snapshot(
             request_id,
             self._out.epoch,
             self._out.seq,
@@ -326,6 +361,8 @@ class Service:
             # A recording in slow motion ticks slower; the client must not call that stale.
             self._config.period_s / speed if self._picture.recorded and 0 < speed < 1 else self._config.period_s,
         )
+        self._telemetry.tell_all(self._publish)
+        return snapshot
 
     # ------------------------------------------------------------------ configuration and what people read
 
@@ -354,23 +391,11 @@ class Service:
         gpus = f"{count} GPU{'' if count == 1 else 's'}"
         return f"{gpus}, every {self._config.period_s:g} s, {self._out.subscribers} watching"
 
-    def _say_driver(self, inventory: Inventory) -> None:
-        if inventory.driver is DriverState.OK:
-            names = ", ".join(f"{device.index} {device.name}" for device in inventory.devices)
-            self._said.log(logging.INFO, "driver", f"driver ok, GPUs: {names}")
-        else:
-            self._said.log(logging.WARNING, "driver", f"driver {inventory.driver.value}: {inventory.driver_hint}")
-
-    def _say_hung(self, tick: wire.Tick) -> None:
+    def _say_devices(self, tick: wire.Tick) -> None:
         if self._picture.recorded:
             return
         for sample in tick.devices:
-            hung = tick.mono_ns - sample.mono_ns > 3 * self._period_ns + HUNG_SLACK_NS
-            subject = f"GPU {sample.device_index}"
-            if hung:
-                self._said.log(logging.WARNING, subject, f"{subject} does not answer; its last reading stands")
-            elif self._said.knows(subject):
-                self._said.log(logging.INFO, subject, f"{subject} answers again")
+            self._saying.device(sample, hung=tick.mono_ns - sample.mono_ns > 3 * self._period_ns + HUNG_SLACK_NS)
 
 
 def _still_open(fd: int) -> bool:

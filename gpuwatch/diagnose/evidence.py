@@ -24,6 +24,7 @@ from gpuwatch.diagnose.gpu_windows import (
 )
 from gpuwatch.model import (
     Absent,
+    Burst,
     CgroupSample,
     Device,
     DeviceSample,
@@ -187,7 +188,8 @@ def assemble(
     start, end = (min(times), max(times)) if times else (0, 0)
     all_devices = inventory.devices if inventory else ()
     devices = tuple(d for d in all_devices if d.index in indices)
-    windows = tuple(windows_of(own))
+    bursts = [o for o in observations if isinstance(o, Burst) and o.device_index in indices]
+    windows = tuple(windows_of(own, bursts))
     return Evidence(
         pid=pid,
         device_indices=indices,

@@ -12,10 +12,13 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, Num, Reason
+from gpuwatch.model import Absent, Burst, ClocksEvent, Device, DeviceSample, Num, Reason
 
 MAX_WINDOW_NS = 2_500_000_000
 """GPM windows longer than this average over too much to be joined with a stack."""
+
+PROXY_NS = 250_000_000
+"""The driver samples utilization every 167 to 200 ms."""
 
 
 class GpuWindow(Struct, frozen=True):
@@ -37,9 +40,11 @@ class GpuWindow(Struct, frozen=True):
     """``busy`` is NVML utilization: "a kernel was resident", not more."""
 
 
-def windows_of(samples: Sequence[DeviceSample]) -> Iterable[GpuWindow]:
-    """GPM windows; where a device has none at all, its NVML utilization readings as proxies."""
+def windows_of(samples: Sequence[DeviceSample], bursts: Sequence[Burst] = ()) -> Iterable[GpuWindow]:
+    """GPM windows; where a device has none at all, proxies: the driver's own utilization samples (five a second), and
+    without those its NVML utilization readings."""
     with_gpm = {s.device_index for s in samples if s.gpm_window_ns and not isinstance(s.busy_pct, Absent)}
+    sampled = {b.device_index for b in bursts if b.device_index not in with_gpm and b.busy_windows()}
     previous: dict[int, int] = {}
     for s in samples:
         before = previous.get(s.device_index)
@@ -61,9 +66,17 @@ def windows_of(samples: Sequence[DeviceSample]) -> Iterable[GpuWindow]:
                 rx_bytes_per_s=value_of(s.pcie_rx_bytes_per_s),
                 tx_bytes_per_s=value_of(s.pcie_tx_bytes_per_s),
             )
+        elif s.device_index in sampled:
+            continue
         elif not isinstance(s.gpu_util_pct, Absent) and before is not None and s.mono_ns - before <= MAX_WINDOW_NS:
             yield GpuWindow(s.device_index, before, s.mono_ns, min(1.0, s.gpu_util_pct / 100.0), proxy=True)
         previous[s.device_index] = s.mono_ns
+    # A driver's ring reaches back before the first sample, which is the evidence's beginning.
+    first_ns = min((s.mono_ns for s in samples), default=0)
+    for burst in bursts:
+        for start_ns, end_ns, busy in burst.busy_windows() if burst.device_index in sampled else ():
+            if start_ns >= first_ns and end_ns - start_ns <= MAX_WINDOW_NS:
+                yield GpuWindow(burst.device_index, start_ns, end_ns, min(1.0, busy), proxy=True)
 
 
 def share_of(reading: Num) -> float | None:
@@ -96,10 +109,16 @@ def job_memory(samples: Sequence[DeviceSample], pid: int) -> float | None:
 def throttle_shares(samples: Sequence[DeviceSample], windows: Sequence[GpuWindow]) -> dict[str, float]:
     """Clock reasons count only while the GPU works: an idle card reports idle clocks, not a fault."""
     busy_ends = {(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3}
+    # The driver's own samples do not end with a reading of ours: there one that ended shortly before counts.
+    proxies = [(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3 and w.proxy]
     masks = [
         ClocksEvent(s.clocks_event_reasons & 0x1FF)
         for s in samples
-        if isinstance(s.clocks_event_reasons, int) and (s.device_index, s.mono_ns) in busy_ends
+        if isinstance(s.clocks_event_reasons, int)
+        and (
+            (s.device_index, s.mono_ns) in busy_ends
+            or any(index == s.device_index and 0 <= s.mono_ns - end_ns <= PROXY_NS for index, end_ns in proxies)
+        )
     ]
     if not masks:
         return {}

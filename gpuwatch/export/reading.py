@@ -9,12 +9,16 @@ from collections import deque
 
 from msgspec import Struct
 
-from gpuwatch.collect.fold import fold_samples
+from gpuwatch.collect.fold import fold_samples, summarise
 from gpuwatch.model import (
     Absent,
+    Burst,
+    BurstSummary,
+    DeviceHealth,
     DeviceSample,
     Diagnosis,
     DriverState,
+    EventRecord,
     HostSample,
     Inventory,
     Observation,
@@ -26,6 +30,8 @@ from gpuwatch.model import (
 
 MIN_LOOK_NS = 900_000_000
 """Shares over a shorter time than about a second are a lottery, and the first of them are of our own start."""
+
+KEEP_EVENTS = 100
 
 
 class NodeView(Struct, frozen=True):
@@ -41,6 +47,10 @@ class NodeView(Struct, frozen=True):
     """The clock of the samples' ``mono_ns`` at the moment of the view: ages are differences to it."""
     origin: str = ""
     """Where it was read, for a person: "daemon at /run/gpuwatch", "read directly", "recorded, starved-loader.gwrec"."""
+    health: dict[int, DeviceHealth] = {}
+    bursts: dict[int, BurstSummary] = {}
+    events: tuple[EventRecord, ...] = ()
+    """XIDs and the like, newest first."""
 
     def age_s(self, sample: DeviceSample) -> float:
         """Age of a sample in seconds."""
@@ -61,6 +71,9 @@ class Gathering:
         self._infos: dict[int, ProcessInfo] = {}
         self._processes: dict[int, ProcessSample] = {}
         self._ticks = 0
+        self._health: dict[int, DeviceHealth] = {}
+        self._bursts: dict[int, BurstSummary] = {}
+        self._events: deque[EventRecord] = deque(maxlen=KEEP_EVENTS)
 
     def add(self, observation: Observation) -> None:
         """Take one observation; stacks and source lines are no part of a reading."""
@@ -75,6 +88,14 @@ class Gathering:
                 self._host = observation
             case ProcessTick():
                 self._add_tick(observation)
+            case DeviceHealth():
+                self._health[observation.device_index] = observation
+            case Burst():
+                self._bursts[observation.device_index] = summarise([observation])
+            case EventRecord():
+                self._events.appendleft(observation)
+            case _:
+                pass
         self.newest_ns = max(self.newest_ns, observation.mono_ns)
 
     @property
@@ -110,6 +131,9 @@ class Gathering:
             processes=dict(self._processes),
             now_ns=now_ns,
             origin=origin,
+            health=dict(self._health),
+            bursts=dict(self._bursts),
+            events=tuple(self._events),
         )
 
     def _add_sample(self, sample: DeviceSample) -> None:

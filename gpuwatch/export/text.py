@@ -104,7 +104,7 @@ def _device_table(view: NodeView) -> Iterator[str]:
         sample = view.devices.get(device.index, DeviceSample(device.index, 0))
         yield _device_row(
             str(device.index),
-            device.name.removeprefix("NVIDIA "),
+            f"MIG {device.mig_profile}" if device.mig_profile else device.name.removeprefix("NVIDIA "),
             _busy(sample),
             units.pct_text(sample.sm_active_pct),
             units.pct_text(sample.tensor_active_pct),
@@ -135,6 +135,8 @@ def _notes(view: NodeView) -> Iterator[str]:
         yield f"{PROXY} NVML's utilization: something was resident, not that the SMs were busy"
     told: dict[str, list[int]] = {}
     for device, sample in zip(view.inventory.devices, samples, strict=True):
+        if device.mem_shared_with_host:
+            told.setdefault("memory is the machine's, shared with the CPU", []).append(device.index)
         for note in _device_notes(sample, view.age_s(sample)) if sample else ["no reading yet"]:
             told.setdefault(note, []).append(device.index)
     for note, indices in told.items():

@@ -21,7 +21,18 @@ from msgspec import Struct
 
 from gpuwatch import __version__, model
 from gpuwatch.errors import CannotCreateError, InputNotFoundError, RecordingError
-from gpuwatch.model import DeviceSample, HostSample, Inventory, Observation, ProcessTick, SourceLine, StackSample
+from gpuwatch.model import (
+    Burst,
+    DeviceHealth,
+    DeviceSample,
+    EventRecord,
+    HostSample,
+    Inventory,
+    Observation,
+    ProcessTick,
+    SourceLine,
+    StackSample,
+)
 
 FORMAT_VERSION = 1
 SUFFIX = ".gwrec"
@@ -33,11 +44,14 @@ _KINDS: dict[str, type] = {
     "processes": ProcessTick,
     "stack": StackSample,
     "source_line": SourceLine,
+    "health": DeviceHealth,
+    "burst": Burst,
+    "event": EventRecord,
 }
 _KIND_OF = {kind_type: kind for kind, kind_type in _KINDS.items()}
 _POSITIONAL = (
-    "Absent", "CgroupSample", "CoreGroup", "DeviceProcess", "DeviceSample", "Frame", "HostSample", "Pressure",
-    "ProcessSample", "ThreadStack",
+    "Absent", "Burst", "CgroupSample", "CoreGroup", "DeviceHealth", "DeviceProcess", "DeviceSample", "Frame",
+    "HostSample", "PeerLink", "Pressure", "ProcessSample", "ProcessUtil", "SampleSeries", "ThreadStack",
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""The Textual application: one feed thread, one paint timer, one screen.
+"""The Textual application: a thread for each host, one paint timer, one screen.
 
-Owns: starting and ending the feed, the theme, the exit code. Refuses: sockets (the feed's), drawing (the screen's).
+Owns: starting and ending the feeds, the theme, the exit code. Refuses: sockets (the feed's), drawing (the screen's).
 """
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import queue
 import signal
 import time
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.events import AppBlur, AppFocus
 from textual.message import Message
+from textual.screen import Screen
 from textual.worker import get_current_worker
 
+from gpuwatch.client.feed import OpenFeed
+from gpuwatch.client.hosts import STEP_S, Hosts
 from gpuwatch.client.state import NodeState, connecting
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.tui.feed import OpenFeed
+from gpuwatch.tui.help import KEYS
 from gpuwatch.tui.screens import Asked, QuitAsked, WatchScreen
 from gpuwatch.tui.selection import ViewOptions
 from gpuwatch.tui.themes import ANSI_THEME, GPUWATCH_DARK, Palette, palette
-from gpuwatch.wire import StartDiagnosis
 
 PAINT_PERIOD_S = 0.5
 """Twice the daemon's default rate: a reading is on screen half a second after it came, and keys paint at once."""
-STEP_S = 0.25
-"""How long the feed may wait for news: bounds the delay of a request and of quitting."""
 BLURRED_PERIODS = 6
 """Paint periods between paints while the terminal says that nobody looks."""
 
@@ -38,9 +38,9 @@ BLURRED_PERIODS = 6
 class StateChanged(Message):
     """The feed has a newer state. Queued ones collapse: a slow terminal sees the latest, not all."""
 
-    def __init__(self, state: NodeState) -> None:
+    def __init__(self, *states: NodeState) -> None:
         super().__init__()
-        self.state = state
+        self.states = states
 
     def can_replace(self, message: Message) -> bool:
         """Only the newest matters."""
@@ -48,7 +48,7 @@ class StateChanged(Message):
 
 
 class WatchApp(App[None]):
-    """Watches one node through a feed."""
+    """Watches nodes through feeds."""
 
     CSS_PATH = "watch.tcss"
     TITLE = "gpuwatch"
@@ -60,15 +60,19 @@ class WatchApp(App[None]):
         options: ViewOptions | None = None,
         endpoint: str = "",
         clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        more: Sequence[tuple[str, OpenFeed]] = (),
     ) -> None:
+        """``more``: further hosts, by name."""
         self._palette = palette(os.environ)
         # NO_COLOR's filter is chosen in the constructor, and only native ANSI colours become none at all.
         super().__init__(ansi_color=None if self._palette is Palette.FULL else True)
         self.register_theme(GPUWATCH_DARK)
         self.theme = GPUWATCH_DARK.name if self._palette is Palette.FULL else ANSI_THEME
-        self._open_feed = open_feed
-        self._requests: queue.SimpleQueue[StartDiagnosis] = queue.SimpleQueue()
-        self.watch_screen = WatchScreen(connecting(endpoint), options or ViewOptions(), clock)
+        sources = ((endpoint, open_feed), *more)
+        self._hosts = Hosts(sources)
+        states = tuple(connecting(name) for name, _ in sources)
+        self.watch_screen = WatchScreen(states, options or ViewOptions(), clock)
         self._blurred = False
         self._paints = 0
         self.failure: GpuwatchError | None = None
@@ -77,6 +81,16 @@ class WatchApp(App[None]):
     def get_default_screen(self) -> WatchScreen:
         """The only screen of ours."""
         return self.watch_screen
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Every key by name, and what has no key."""
+        watch = self.watch_screen
+        for key in KEYS:
+            if key.action not in ("palette", "leave"):
+                yield SystemCommand(key.help, f"key {key.shown}", partial(watch.run_action, key.action))
+        yield SystemCommand("write this view to an SVG file", "in colour", partial(watch.action_export, "svg"))
+        yield SystemCommand("theme", "other colours", self.action_change_theme)
+        yield SystemCommand("quit", "key q", watch.action_leave)
 
     def on_mount(self) -> None:
         """The first frame says "connecting"; the feed opens in its own thread."""
@@ -90,13 +104,13 @@ class WatchApp(App[None]):
     def on_state_changed(self, message: StateChanged) -> None:
         """Remember; the timer paints. The first real state is painted at once."""
         first = self.watch_screen.state.inventory is None
-        self.watch_screen.take(message.state)
+        self.watch_screen.take(*message.states)
         if first:
             self.watch_screen.paint()
 
     def on_asked(self, message: Asked) -> None:
         """Hand a request to the feed's thread."""
-        self._requests.put(message.request)
+        self._hosts.request(message.host, message.request)
 
     def on_quit_asked(self, message: QuitAsked) -> None:
         """Quit with success."""
@@ -117,17 +131,15 @@ class WatchApp(App[None]):
             self.watch_screen.paint()
 
     def _follow(self) -> None:
-        """The feed's thread: ends with the worker, or by an error, which ends the application."""
+        """A thread that hears of all feeds: ends with the worker, or by an error, which ends the application."""
         worker = get_current_worker()
         try:
-            feed = self._open_feed()
+            self._hosts.start()
             try:
                 while not worker.is_cancelled:
-                    while not self._requests.empty():
-                        feed.request(self._requests.get())
-                    self.post_message(StateChanged(feed.step(STEP_S)))
+                    self.post_message(StateChanged(*self._hosts.step(STEP_S)))
             finally:
-                feed.close()
+                self._hosts.close()
         except GpuwatchError as exc:
             self.failure = exc
             if not worker.is_cancelled:

@@ -28,12 +28,17 @@ def bucket_ns(window_s: float, columns: int, period_s: float) -> int:
     return max(int(window_s * NANOSECOND / max(1, columns)), int(period_s * NANOSECOND / 2), 1)
 
 
-def resample(points: Sequence[Point], end_ns: int, step_ns: int, columns: int, hold_ns: int) -> list[float | None]:
-    """Mean of the points in each of ``columns`` buckets, oldest first; the last bucket holds ``end_ns``.
+def resample(
+    points: Sequence[Point], end_ns: int, step_ns: int, columns: int, hold_ns: int, until_ns: int | None = None
+) -> list[float | None]:
+    """Mean of the points in each of ``columns`` buckets, oldest first; the last cell of two buckets holds ``end_ns``.
 
-    An empty bucket repeats the value before it while that is younger than ``hold_ns``; older than that is a gap.
+    An empty bucket repeats the value before it while that is younger than ``hold_ns``; older than that is a gap, and
+    so is what lies behind the present, ``until_ns`` (``end_ns`` when it is not told). The whole moves by cells: in
+    between only the last one has to be sent.
     """
-    last = end_ns // step_ns
+    last = end_ns // step_ns | 1
+    until_ns = end_ns if until_ns is None else until_ns
     first = last - columns + 1
     sums = [0.0] * columns
     counts = [0] * columns
@@ -52,7 +57,7 @@ def resample(points: Sequence[Point], end_ns: int, step_ns: int, columns: int, h
             mean = sums[place] / counts[place]
             held = (bucket_start, mean)
             out.append(mean)
-        elif held is not None and bucket_start - held[0] <= hold_ns:
+        elif held is not None and bucket_start - held[0] <= hold_ns and bucket_start <= until_ns:
             out.append(held[1])
         else:
             out.append(None)

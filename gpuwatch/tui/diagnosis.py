@@ -13,6 +13,7 @@ from gpuwatch.model import AccountShare, CodeLocation, Diagnosis, EvidenceRow, F
 from gpuwatch.tui import chart, facts
 from gpuwatch.tui.selection import Job, ViewOptions, diagnosing, diagnosis_of, selected_job
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, cut, cut_left, fit, pad, row_width, rule, wrap
+from gpuwatch.wire import DiagnosisProgress
 
 _ACTIVITIES = (
     ("computing", "sm"),
@@ -268,12 +269,26 @@ def _paragraph(mark: str, text: str, role: str, width: int, *, max_lines: int, g
     return [((f" {mark} " if number == 0 else " " * indent, role), (line, "text")) for number, line in enumerate(lines)]
 
 
+def progress_elsewhere(state: NodeState, job: Job | None, width: int, glyphs: Glyphs) -> list[Row]:
+    """The diagnosis under way when it is of another job than ``job``: nobody should wonder why theirs is refused."""
+    progress = state.progress
+    if progress is None or (job is not None and diagnosing(state, job)):
+        return []
+    gpus = ",".join(map(str, progress.device_indices))
+    who = f"GPU {gpus}" + (f": {progress.pid}" if progress.pid else "")
+    return [_progress_bar(progress, f" diagnosing {who}", width, glyphs)]
+
+
 def _progress(state: NodeState, job: Job, width: int, glyphs: Glyphs) -> list[Row]:
     progress = state.progress
     if progress is None or not diagnosing(state, job):
         return []
+    return [_progress_bar(progress, " diagnosing", width, glyphs)]
+
+
+def _progress_bar(progress: DiagnosisProgress, title: str, width: int, glyphs: Glyphs) -> Row:
     done, total = progress.done_s, max(progress.total_s, 0.001)
-    text = f" diagnosing: {done:.0f} of {progress.total_s:.0f} s "
+    text = f"{title}: {done:.0f} of {progress.total_s:.0f} s "
     cells = min(30, width - len(text) - 2)
     note = f"  {clean(progress.message)}" if progress.message else ""
     spans: list[Span] = [
@@ -281,7 +296,7 @@ def _progress(state: NodeState, job: Job, width: int, glyphs: Glyphs) -> list[Ro
         (chart.bar(100 * done / total, cells, glyphs), "accent"),
         (cut(note, max(0, width - len(text) - cells), glyphs.ellipsis), "dim"),
     ]
-    return [fit(spans, width, glyphs)]
+    return fit(spans, width, glyphs)
 
 
 def _nothing_yet(state: NodeState, job: Job, *, running: bool) -> list[Row]:

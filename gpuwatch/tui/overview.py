@@ -124,12 +124,14 @@ def _chart(
     shown_s = step_ns * dots / 1e9
     hold_ns = int(STALE_AFTER_PERIODS * state.period_s * 1e9)
     points = {name: _points(samples, name) for name in series}
-    data = {name: chart.resample(points[name], end_ns, step_ns, dots, hold_ns) for name in series}
+    # A young history grows from the left: nothing that is drawn has to move until the window is full.
+    right_ns = max(end_ns, samples[0].mono_ns + step_ns * (dots - 1)) if samples else 0
+    data = {name: chart.resample(points[name], right_ns, step_ns, dots, hold_ns, end_ns) for name in series}
     marks = ("-", "#") if glyphs.ascii_only else ("⠒", "⣿")
     proxied = bool(samples) and columns.proxy(samples[-1]) and line == "busy"
     legend = [(f"{marks[1]} {_SERIES[area]}  ", area)] if points[area] or not samples else []
     legend.append((f"{marks[0]} {'NVML utilization*' if proxied else _SERIES[line]}", line))
-    title = f"GPU {index}, last {units.seconds_text(round(shown_s))}" if area == "sm" else f"GPU {index}"
+    title = f"GPU {index}, {units.seconds_text(round(shown_s))} across" if area == "sm" else f"GPU {index}"
     out = [rule(title, legend, width, glyphs)]
     plot = chart.area_and_line(data[area], data[line], lines - 1, area_role=area, line_role=line, glyphs=glyphs)
     for number, row in enumerate(plot):
@@ -169,7 +171,9 @@ def _verdicts(state: NodeState, options: ViewOptions, width: int, room: int) -> 
     out = diagnosis.summary_rows(state, options, width, room - other_lines - 1 if room > 2 else room)
     if room > 2:
         title = "Verdict: " + diagnosis.subject_text(state, chosen) if chosen is not None else "Verdict"
-        out.insert(0, rule(title, [("3", "key"), (" details", "dim")], width, glyphs))
+        out.insert(0, rule(title, [("4", "key"), (" details", "dim")], width, glyphs))
+    elsewhere = diagnosis.progress_elsewhere(state, chosen, width, glyphs)
+    out = [*out[: max(0, room - len(elsewhere))], *elsewhere]
     alone = other_lines if other_lines == len(others) == len(diagnosed) else max(0, other_lines - 1)
     out += [_other_job(state, job, width, glyphs) for job in diagnosed[:alone]]
     rest = [job for job in others if job not in diagnosed[:alone]]

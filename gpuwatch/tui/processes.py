@@ -5,15 +5,16 @@ Owns: columns and tree of processes, read rates from two states. Refuses: signal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuwatch import units
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import Absent, ProcessInfo, Role
 from gpuwatch.tui import facts
-from gpuwatch.tui.selection import Job, ViewOptions, jobs, selected_job
+from gpuwatch.tui.selection import SORTS, Job, ViewOptions, jobs, process_order, selected_job
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, selected, wrap
 
 
@@ -51,17 +52,22 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int, rates: M
     glyphs = options.glyphs
     head = [*facts.host_rows(state, options, width), fit(_titles(width), width, fill_role="head")]
     everyone = jobs(state)
-    if not everyone:
+    if not everyone and not (options.follow and options.pid):
         text = _no_jobs(state)
         return [*head, (), ((f"  {text}", "dim"),)]
     chosen = _chosen_pid(state, options)
     tail = _chosen_rows(state, chosen, width, min(4, max(1, room // 6)), glyphs)
-    entries = [entry for job in everyone for entry in _tree(job, glyphs)]
+    entries = _entries(everyone, process_order(state, options, rates), options)
+    if not entries:
+        return [*head, (), ((f"  no process with {clean(options.find)!r} in it", "dim"),)]
     at = next((i for i, entry in enumerate(entries) if entry.pid == chosen), 0)
     visible = max(1, room - len(head) - len(tail))
     first = min(max(0, at - visible // 2), max(0, len(entries) - visible))
-    if len(entries) > visible:
-        place = f"{first + 1}-{first + visible} of {len(entries)} "
+    if len(entries) > visible or options.sort != "gpu" or options.find or options.follow:
+        place = f"{first + 1}-{min(first + visible, len(entries))} of {len(entries)}"
+        place += f" by {SORTS[options.sort]}" if options.sort != "gpu" else ""
+        place += f", {clean(options.find)!r}" if options.find else ""
+        place += ", following " if options.follow else " "
         head[-1] = between(_titles(width), ((place, "head"),), width, (" ", "head"))
     shown = [_line(state, entry, options, width, rates) for entry in entries[first : first + visible]]
     if at - first < len(shown) and entries[at].pid == chosen:
@@ -87,9 +93,18 @@ def _without_first_cell(row: Row) -> Row:
 
 def _chosen_pid(state: NodeState, options: ViewOptions) -> int:
     job = selected_job(state, options)
+    if options.follow and options.pid:
+        return options.pid
     if job is None:
         return 0
     return options.pid if any(m.pid == options.pid for m in job.members) else job.pid
+
+
+def _entries(everyone: Sequence[Job], order: Sequence[int], options: ViewOptions) -> list[_Entry]:
+    """Trees in the order of the GPUs, or single lines in another order; without those that a filter hides."""
+    entries = {entry.pid: entry for job in everyone for entry in _tree(job, options.glyphs)}
+    flat = options.sort != "gpu"
+    return [replace(entries[pid], branch="") if flat else entries[pid] for pid in order if pid in entries]
 
 
 def _tree(job: Job, glyphs: Glyphs) -> list[_Entry]:
@@ -104,13 +119,14 @@ def _columns(width: int) -> list[tuple[str, int]]:
     """Columns with their widths, without the command, which has the rest."""
     out = [("PID", 8), ("USER", 9), ("GPU", 4), ("ROLE", 7), ("S", 2), ("CPU%", 5), ("THR", 5), ("GPU MEM", 9)]
     if width >= _WIDE:
+        out.insert(6, ("SM%", 5))
         out += [("RSS", 9), ("READ/s", 11)]
     if width >= _VERY_WIDE:
         out += [("CONTAINER", 20)]
     return out
 
 
-_RIGHT = frozenset({"PID", "CPU%", "THR", "GPU MEM", "RSS", "READ/s"})
+_RIGHT = frozenset({"PID", "CPU%", "SM%", "THR", "GPU MEM", "RSS", "READ/s"})
 
 
 def _titles(width: int) -> Row:
@@ -152,12 +168,20 @@ def _cells(state: NodeState, entry: _Entry, rates: Mapping[int, float]) -> dict[
         "ROLE": (_ROLES[info.role] if info is not None else "main", "text" if is_main else "dim"),
         "S": (run, _STATE_ROLES.get(run, "text")),
         "CPU%": (units.pct_text(sample.cpu_pct).removesuffix(" %") if sample is not None else units.NA, "text"),
+        "SM%": (_sm_share(state, pid) if is_main else "", "text"),
         "THR": (str(sample.num_threads) if sample is not None else units.NA, "text"),
         "GPU MEM": (_gpu_memory(state, pid) if is_main else "", "text"),
         "RSS": (units.bytes_text(sample.rss_bytes) if sample is not None else units.NA, "text"),
         "READ/s": (units.rate_text(rates.get(pid)), "text" if pid in rates else "dim"),
         "CONTAINER": (clean(container) if isinstance(container, str) else "", "dim"),
     }
+
+
+def _sm_share(state: NodeState, pid: int) -> str:
+    """Share of the SMs' time by the driver's count, the largest of its GPUs."""
+    shares = [use.sm_pct for health in state.health.values() for use in health.process_utils if use.pid == pid]
+    known = [share for share in shares if not isinstance(share, Absent)]
+    return units.pct_text(max(known)).removesuffix(" %") if known else units.NA
 
 
 def _gpu_memory(state: NodeState, pid: int) -> str:
@@ -170,6 +194,8 @@ def _gpu_memory(state: NodeState, pid: int) -> str:
 def _chosen_rows(state: NodeState, pid: int, width: int, room: int, glyphs: Glyphs) -> list[Row]:
     """Where the selected process runs and waits, then its whole command."""
     info, sample = state.infos.get(pid), state.processes.get(pid)
+    if info is None and not any(p.pid == pid for s in state.devices.values() for p in s.processes):
+        return [fit(((f" process {pid} has ended", "warn"),), width, glyphs)]
     if info is None:
         text = f" NVML lists pid {pid}; /proc has no such process here: its container has PIDs of its own"
         return [fit(((text, "warn"),), width, glyphs)]

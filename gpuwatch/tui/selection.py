@@ -6,6 +6,7 @@ Refuses: drawing, keys.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import tzinfo
 
 from msgspec import Struct
@@ -16,6 +17,8 @@ from gpuwatch.model import Diagnosis, ProcessInfo, Role, value_or
 from gpuwatch.tui.text import ASCII, UNICODE, Glyphs
 from gpuwatch.wire import StartDiagnosis
 
+SORTS = {"gpu": "GPU", "cpu": "CPU", "gpumem": "GPU memory", "rss": "RSS", "read": "read rate"}
+"""By GPU each job is a tree; by anything else the processes are one flat list, largest first."""
 _ROLE_ORDER = {Role.MAIN: 0, Role.PARENT: 1, Role.CHILD: 2, Role.LOADER_WORKER: 3}
 
 
@@ -36,6 +39,29 @@ class ViewOptions(Struct, frozen=True):
     """The answer to the last request has been there long enough."""
     note: str = ""
     """A standing remark for the header, such as why a recording is being played."""
+    host: int = 0
+    """Place of the host that is looked at, in the order in which they were named."""
+    host_count: int = 1
+    window_s: int = 300
+    """Length of the charts of the GPU view."""
+    sort: str = "gpu"
+    """Of the process list, one of SORTS."""
+    find: str = ""
+    """Only processes, events and hosts with these words."""
+    typing: bool = False
+    """The words are being typed."""
+    follow: bool = False
+    """Stay with the selected process, also when the order changes or it ends."""
+    kind: str = ""
+    """Only events of this kind; empty is all."""
+    row: int = 0
+    """Selected probe."""
+    question: str = ""
+    """Waits for y or n."""
+    said: str = ""
+    """What this screen itself has to say about the last key."""
+    readonly: bool = False
+    """No signal, no probe, no diagnosis: only look."""
 
     @property
     def glyphs(self) -> Glyphs:
@@ -124,17 +150,51 @@ def start_request(state: NodeState, options: ViewOptions, request_id: int) -> St
     return StartDiagnosis(request_id, pid=job.pid, device_index=job.device_indices[0] if job.device_indices else -1)
 
 
-def process_order(state: NodeState) -> tuple[int, ...]:
+def process_order(
+    state: NodeState, options: ViewOptions | None = None, rates: Mapping[int, float] | None = None
+) -> tuple[int, ...]:
     """Pids in the order in which the process list shows them."""
-    return tuple(pid for job in jobs(state) for pid in (job.pid, *(m.pid for m in job.members)))
+    options = options or ViewOptions()
+    pids = [
+        pid for job in jobs(state) for pid in (job.pid, *(m.pid for m in job.members)) if _wanted(state, pid, options)
+    ]
+    if options.sort != "gpu":
+        pids.sort(key=lambda pid: -_weight(state, pid, options.sort, rates or {}))
+    return tuple(pids)
 
 
-def move(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
+def _wanted(state: NodeState, pid: int, options: ViewOptions) -> bool:
+    words = options.find.lower()
+    info = state.infos.get(pid)
+    if not words or info is None:
+        return not words or words in str(pid)
+    return any(words in text.lower() for text in (str(pid), info.user, info.command, info.comm, str(info.container)))
+
+
+def _weight(state: NodeState, pid: int, sort: str, rates: Mapping[int, float]) -> float:
+    """What is sorted by; a reading that is absent comes last."""
+    sample = state.processes.get(pid)
+    match sort:
+        case "cpu":
+            return value_or(sample.cpu_pct, -1) if sample is not None else -1
+        case "rss":
+            return value_or(sample.rss_bytes, -1) if sample is not None else -1
+        case "read":
+            return rates.get(pid, -1)
+    held = [value_or(p.mem_used_bytes, -1) for s in state.devices.values() for p in s.processes if p.pid == pid]
+    return sum(held) if held else -1
+
+
+def move(state: NodeState, options: ViewOptions, step: int, rates: Mapping[int, float] | None = None) -> ViewOptions:
     """The options after an arrow key: the next GPU, process or line, whichever the view lists."""
-    if options.view in ("diagnosis", "help"):
+    if options.view in ("diagnosis", "help", "events"):
         return replace(options, scroll=max(0, options.scroll + step))
     if options.view == "processes":
-        return _move_process(state, options, step)
+        return _move_process(state, options, step, rates)
+    return _next_gpu(state, options, step)
+
+
+def _next_gpu(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
     if state.inventory is None or not state.inventory.devices:
         return options
     indices = [device.index for device in state.inventory.devices]
@@ -146,8 +206,8 @@ def move(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
 def next_job(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
     """The options after left or right: the next job, wherever one is."""
     everyone = jobs(state)
-    if not everyone:
-        return options
+    if not everyone or options.view in ("gpu", "probes"):
+        return _next_gpu(state, options, step)
     current = selected_job(state, options)
     pids = [job.pid for job in everyone]
     here = pids.index(current.pid) if current is not None and current.pid in pids else -step
@@ -155,8 +215,8 @@ def next_job(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
     return replace(options, pid=job.pid, device=job.device_indices[0] if job.device_indices else -1, scroll=0)
 
 
-def _move_process(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
-    order = process_order(state)
+def _move_process(state: NodeState, options: ViewOptions, step: int, rates: Mapping[int, float] | None) -> ViewOptions:
+    order = process_order(state, options, rates)
     if not order:
         return options
     current = selected_job(state, options)

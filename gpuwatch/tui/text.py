@@ -46,6 +46,8 @@ class Glyphs(Struct, frozen=True):
     times: str = "×"
     bar: str = " ▏▎▍▌▋▊▉█"
     """From empty to full, in equal steps."""
+    steps: str = " ▁▂▃▄▅▆▇█"
+    """The same upright."""
     account: str = "█▓▒░▚▞#=+:."
     """One pattern for each activity of the account: patterns differ, so that colour is never needed."""
 
@@ -71,6 +73,7 @@ ASCII = Glyphs(
     degree="C",
     times="x",
     bar=" -=",
+    steps="_.-=^",
     account="#%+.ox*=&:-",
 )
 

@@ -14,14 +14,25 @@ from msgspec.structs import replace
 from gpuwatch import units
 from gpuwatch.client.state import Link, NodeState
 from gpuwatch.model import Absent, DriverState
-from gpuwatch.tui import diagnosis, facts, overview, processes
+from gpuwatch.tui import diagnosis, events, facts, gpu, overview, probes, processes
+from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.help import KEYS, help_rows
 from gpuwatch.tui.selection import ViewOptions
 from gpuwatch.tui.text import Row, Span, as_ascii, between, clean, dimmed, fit, wrap
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
-VIEWS = {"overview": "Overview", "processes": "Processes", "diagnosis": "Diagnosis", "help": "Help"}
-"""Name to title, in the order of their keys 1, 2, 3, 4."""
+VIEWS = {
+    "overview": "Overview",
+    "gpu": "GPU",
+    "processes": "Processes",
+    "diagnosis": "Diagnosis",
+    "probes": "Probes",
+    "events": "Events",
+    "hosts": "Hosts",
+    "help": "Help",
+}
+"""Name to title, in the order of their keys; the help's is the question mark."""
+_SHORT = {"overview": "Over", "processes": "Procs", "diagnosis": "Diag", "probes": "Probe", "events": "Event"}
 
 
 def screen(
@@ -32,6 +43,7 @@ def screen(
     *,
     now_ns: int,
     read_rates: Mapping[int, float] | None = None,
+    hosts: Sequence[NodeState] = (),
 ) -> list[Row]:
     """The whole screen: exactly ``height`` rows of exactly ``width`` cells. ``now_ns`` is our monotonic clock."""
     glyphs = options.glyphs
@@ -41,7 +53,10 @@ def screen(
     else:
         head = [_header(state, options, width), *_banners(state, options, width, now_ns)]
         room = height - len(head) - 1
-        body = _body(state, options, width, room, read_rates or {})[:room]
+        if options.view == "hosts":
+            body = host_list.rows(hosts or (state,), options, width, room)[:room]
+        else:
+            body = _body(state, options, width, room, read_rates or {})[:room]
         rows = [*head, *body, *[()] * (room - len(body)), _footer(state, options, width)]
     if options.ascii_only:
         rows = [as_ascii(row) for row in rows]
@@ -58,6 +73,8 @@ def clamp_scroll(state: NodeState, options: ViewOptions, width: int, height: int
         length = len(help_rows(width, options.glyphs))
     elif options.view == "diagnosis":
         length = len(diagnosis.rows(state, options, width))
+    elif options.view == "events":
+        length = room + events.length(state, options) - 1
     else:
         length = 0
     return replace(options, scroll=min(options.scroll, max(0, length - room)))
@@ -81,8 +98,14 @@ def _body(state: NodeState, options: ViewOptions, width: int, room: int, read_ra
             rows = processes.rows(state, options, width, room, read_rates)
         case "diagnosis":
             rows = diagnosis.rows(state, options, width)[options.scroll :]
+        case "events":
+            rows = events.rows(state, options, width, room)
         case _ if state.inventory.driver is not DriverState.OK or not state.inventory.devices:
             rows = _no_gpus(state, options, width, room)
+        case "gpu":
+            rows = gpu.rows(state, options, width, room)
+        case "probes":
+            rows = probes.rows(state, options, width, room)
         case _:
             rows = overview.rows(state, options, width, room)
     return dimmed(rows) if state.link is Link.LOST else rows
@@ -133,6 +156,10 @@ def _header(state: NodeState, options: ViewOptions, width: int) -> Row:
         right.append((f"{state.dropped} missed  ", "warn"))
     if options.paused:
         right.append(("PAUSED  ", "warn"))
+    if options.readonly:
+        right.append(("read only  ", "dim"))
+    if options.host_count > 1:
+        right.append((f"host {options.host + 1} of {options.host_count}  ", "dim"))
     right.extend(_link(state, options))
     return between(left, [*right, (" ", "text")], width)
 
@@ -172,6 +199,14 @@ def _banners(state: NodeState, options: ViewOptions, width: int, now_ns: int) ->
             rows.append(((f" {glyphs.critical} {why}, trying again; the values are {age} old", "crit"),))
         else:
             rows.append(((f" {glyphs.warning} no new sample for {age}: the values are old", "warn"),))
+    if options.typing or options.find:
+        mark = "_" if options.typing else ""
+        hint = "  enter: keep, esc: all again" if options.typing else "  /: change"
+        rows.append(fit(((f" find: {clean(options.find)}{mark}", "accent"), (hint, "dim")), width, glyphs))
+    if options.question:
+        rows.append(fit(((f" {glyphs.warning} {clean(options.question)}  y / n", "warn"),), width, glyphs))
+    if options.said and not options.hide_notice:
+        rows.append(fit(((f" {glyphs.arrow} {clean(options.said)}", "accent"),), width, glyphs))
     if state.notice and not options.hide_notice:
         rows.append(((f" {glyphs.arrow} {clean(state.notice)}", "accent"),))
     return rows
@@ -183,8 +218,13 @@ def _recorded(state: NodeState, options: ViewOptions, width: int) -> Row:
     parts = [clean(source.name)]
     if source.recorded_wall_ns:
         parts.append("of " + clock_text(source.recorded_wall_ns, options.zone, "%Y-%m-%d %H:%M"))
+    if state.replay is not None and not source.ended:
+        at_s = max(0.0, (state.tick_mono_ns - state.replay.start_mono_ns) / 1e9)
+        parts.append(f"{_minutes(at_s)}/{_minutes(state.replay.duration_s)}")
     if source.speed != 1.0:
         parts.append(f"at {source.speed:g}{glyphs.times}" if source.speed else "at full speed")
+    if state.replay is not None and state.replay.paused and not source.ended:
+        parts.append("PAUSED")
     if source.ended:
         parts.append("(ended: the last values stand)")
     spans: list[Span] = [(" RECORDED ", "badge"), (" " + " ".join(parts), "warn")]
@@ -193,23 +233,34 @@ def _recorded(state: NodeState, options: ViewOptions, width: int) -> Row:
     return fit(spans, width, glyphs)
 
 
+def _minutes(seconds: float) -> str:
+    """ "3:07"."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
 def _footer(state: NodeState, options: ViewOptions, width: int) -> Row:
-    """The views and the most used keys, as many as fit."""
-    left: list[Span] = [(" ", "foot")]
-    for number, (name, title) in enumerate(VIEWS.items(), 1):
-        role = "tab" if name == options.view else "foot"
-        left += [(f" {number} ", "foot-key" if role == "foot" else role), (f"{title} ", role)]
-    right: list[Span] = []
-    room = width - sum(len(text) for text, _ in left)
-    for key in KEYS:
-        if not key.footer:
-            continue
-        spans: list[Span] = [(f" {key.shown}", "foot-key"), (f" {key.footer} ", "foot")]
-        room -= sum(len(text) for text, _ in spans)
-        if room < 0:
+    """The views and the most used keys: titles as far as they fit, the one that is shown always."""
+    for titles in (VIEWS, VIEWS | _SHORT, {}):
+        left: list[Span] = [(" ", "foot")]
+        for number, (name, title) in enumerate(VIEWS.items(), 1):
+            role = "tab" if name == options.view else "foot"
+            key = "?" if name == "help" else str(number)
+            shown = title if role == "tab" else titles.get(name, "")
+            left += [(f" {key} ", "foot-key" if role == "foot" else role), (f"{shown} " if shown else "", role)]
+        room = width - sum(len(text) for text, _ in left)
+        if room >= 8:  # "q quit"
             break
-        right += spans
-    return between(left, right, width, (" ", "foot"))
+    right: list[Span] = []
+    for key_of in KEYS:
+        if not key_of.footer:
+            continue
+        spans: list[Span] = [(f" {key_of.shown}", "foot-key"), (f" {key_of.footer} ", "foot")]
+        cells = sum(len(text) for text, _ in spans)
+        if cells <= room:
+            right += spans
+            room -= cells
+    return between([span for span in left if span[0]], right, width, (" ", "foot"))
 
 
 def view_after(name: str, step: int) -> str:

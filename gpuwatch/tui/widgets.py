@@ -2,7 +2,8 @@
 
 Owns: roles to styles, the strips, the difference to the last paint. Refuses: what the lines say.
 
-Textual has no cell difference of its own: ``refresh()`` sends the whole widget, ``refresh(Region…)`` those regions.
+Textual has no cell difference of its own: ``refresh()`` sends the whole widget, ``refresh(Region…)`` those regions
+(and no more than those with our compositor).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuwatch.tui.text import SELECTED, Row, Span, width_of
+from gpuwatch.tui.diff import changed_cells
+from gpuwatch.tui.text import SELECTED, Row, width_of
 
 ROLES = (
     "text", "title", "dim", "rule", "ok", "warn", "crit", "accent", "key", "code", "busy", "sm", "tensor", "dram",
@@ -38,16 +40,16 @@ class Lines(Widget):
         self._styles: dict[str, Style] = {}
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Draw these rows; only the changed part of a changed row is sent to the terminal."""
+        """Draw these rows; only the changed cells of a changed row are sent to the terminal."""
         regions: list[Region] = []
         strips = self._strips[: len(rows)]
         for y, row in enumerate(rows):
             if y < len(strips):
                 changed = changed_cells(self._rows[y], row)
-                if changed is None:
+                if not changed:
                     continue
                 strips[y] = None
-                regions.append(Region(changed[0], y, changed[1] - changed[0], 1))
+                regions.extend(Region(start, y, end - start, 1) for start, end in changed)
             else:
                 strips.append(None)
                 regions.append(Region(0, y, self.size.width, 1))
@@ -85,22 +87,3 @@ class Lines(Widget):
                 style += Style(bgcolor=chosen.bgcolor, bold=True if chosen.bold else None)
             self._styles[role] = style
         return style
-
-
-def changed_cells(old: Row, new: Row) -> tuple[int, int] | None:
-    """First and last-plus-one cell in which two rows of the same width differ, at span borders; None if equal."""
-    if old == new:
-        return None
-    before, after = list(old), list(new)
-    start = 0
-    while before and after and before[0] == after[0]:
-        start += width_of(before.pop(0)[0])
-        after.pop(0)
-    while before and after and before[-1] == after[-1]:
-        before.pop()
-        after.pop()
-    return start, start + max(_cells(before), _cells(after))
-
-
-def _cells(spans: Sequence[Span]) -> int:
-    return sum(width_of(text) for text, _ in spans)

@@ -1,6 +1,6 @@
-"""What a probe run means: who may start, whether the answer is one, which exit code it has.
+"""What a probe run means: who may start, whether the answer is one.
 
-Owns: the list of probes, the busy rule, reading a probe's JSON, exit codes. Refuses: processes, clocks, comparing
+Owns: the busy rule, reading a probe's JSON, the exit codes of a probe process. Refuses: processes, clocks, comparing
 runs. Pure functions of samples and bytes.
 """
 
@@ -10,11 +10,11 @@ import difflib
 from collections.abc import Callable, Collection, Iterable
 
 import msgspec
-from msgspec import Struct
 
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Device, DeviceSample, ProbeResult, ProbeStatus, Reason, value_or
+from gpuwatch.model import Absent, Device, DeviceSample, ProbeResult, ProbeStatus, Reason, value_or
 from gpuwatch.units import bytes_text, pct_text
+from gpuwatch.verdict import catalogue
 
 EXIT_CODES = {
     ProbeStatus.OK: 0,
@@ -23,9 +23,7 @@ EXIT_CODES = {
     ProbeStatus.UNAVAILABLE: 3,
     ProbeStatus.BUSY: 75,
 }
-"""Of one probe process, and of ``gpuwatch probe run`` for a single probe."""
-SEVERITY = (1, 3, 75, 0)
-"""Of several probes the first code in this order is given: nothing measured is not a pass."""
+"""Of one probe process. Those of ``gpuwatch probe`` follow from verdicts."""
 
 IDLE_UTIL_PCT = 2
 """NVML's utilization of a GPU at rest, with the driver's own housekeeping."""
@@ -33,36 +31,17 @@ IDLE_MEM_BYTES = 1024**3
 """More than this on a GPU that lists no process belongs to somebody whom we cannot see (a container next door)."""
 
 
-class ProbeSpec(Struct, frozen=True):
-    """A probe that exists."""
-
-    name: str
-    question: str
-    on_cpu: str
-    """What it does without a GPU."""
+PROBES = catalogue.load()
+"""Everything in the catalogue of the installed probes."""
+QUICK = tuple(spec.name for spec in catalogue.members("quick", PROBES))
+"""What runs by itself on an idle GPU when the configuration asks for it without naming probes."""
 
 
-PROBES = (
-    ProbeSpec(
-        "matmul",
-        "How much matrix arithmetic does this device do, at once and for long?",
-        "fp32 at 1024 and 2048",
-    ),
-    ProbeSpec("conv", "How fast are convolutions, and does the memory layout matter here?", "fp32, a small image"),
-    ProbeSpec(
-        "dataloader",
-        "How many samples a second can this machine prepare, and how many workers does that take?",
-        "the same, without the copy to the GPU",
-    ),
-)
-QUICK = ("matmul", "conv")
-"""What runs by itself on an idle GPU when the configuration asks for it without naming probes. The loader probe fills
-all CPU cores, which may be somebody's."""
-
-
-def find_probe(name: str) -> ProbeSpec:
+def find_probe(name: str) -> catalogue.ProbeSpec:
     """The probe called ``name``. Raises UsageError with the nearest name."""
     names = [spec.name for spec in PROBES]
+    if not names:
+        raise UsageError("the probes are not installed beside gpuwatch: install the whole package again")
     if name in names:
         return PROBES[names.index(name)]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -70,10 +49,10 @@ def find_probe(name: str) -> ProbeSpec:
     raise UsageError(f"no probe {name!r}; {hint}")
 
 
-def timeout_s(seconds: float | None) -> float:
-    """When a run counts as hung: two minutes for start and library trials, and forty times the seconds of one case
-    (eight cases with up to four times that in warm-up and burst)."""
-    return 120.0 + 40.0 * (3.0 if seconds is None else seconds)
+def timeout_s(spec: catalogue.ProbeSpec, on_gpu: bool, seconds: float | None) -> float:
+    """When a run counts as hung: two minutes for start and library trials, four times what it usually takes, and forty
+    times the seconds of one case where those are given."""
+    return 120.0 + 4.0 * (spec.gpu_s if on_gpu else spec.cpu_s) + 40.0 * (seconds or 0.0)
 
 
 # --------------------------------------------------------------------------- who may run
@@ -82,6 +61,12 @@ def timeout_s(seconds: float | None) -> float:
 def compute_pids(sample: DeviceSample) -> tuple[int, ...]:
     """Pids of the processes that compute on the GPU; a desktop's graphics processes do not."""
     return tuple(process.pid for process in sample.processes if "C" in process.kind)
+
+
+def unreadable(sample: DeviceSample) -> bool:
+    """Whether the GPU itself does not answer: a fault, and not somebody's job that ends."""
+    absent = sample.processes_absent
+    return absent is not None and absent.reason in (Reason.LOST, Reason.TIMEOUT, Reason.DRIVER)
 
 
 def busy_reason(sample: DeviceSample, describe: Callable[[int], str], after_own_load: bool = False) -> str:
@@ -174,14 +159,19 @@ def on_device(result: ProbeResult, device: Device) -> ProbeResult:
         message = f"measured {printable(result.device_uuid)} instead of {device.uuid}: check CUDA_VISIBLE_DEVICES"
         result = msgspec.structs.replace(failed(result.probe, message), settings=result.settings)
     return msgspec.structs.replace(
-        result, device=label, device_uuid=device.uuid, device_name=result.device_name or device.name
+        result,
+        device=label,
+        device_uuid=device.uuid,
+        device_name=result.device_name or device.name,
+        settings={**_conditions(device), **result.settings},
     )
 
 
-def exit_code(results: Iterable[ProbeResult]) -> int:
-    """Of a whole command: invalid (1) before could not run (3) before busy (75) before ok; no result at all is 3."""
-    codes = {EXIT_CODES[result.status] for result in results}
-    return next((code for code in SEVERITY if code in codes), 3)
+def _conditions(device: Device) -> dict[str, str]:
+    """What the probe's process cannot see and a comparison must know: the power limit, the MIG slice."""
+    limit = device.power_limit_w
+    told = {} if isinstance(limit, Absent) else {"power_limit_w": f"{limit:g}"}
+    return told | ({"mig_profile": device.mig_profile} if device.mig_profile else {})
 
 
 def _ending(returncode: int) -> str:

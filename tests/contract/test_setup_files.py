@@ -53,7 +53,7 @@ def makefile_targets() -> dict[str, str]:
 def test_make_alone_shows_every_target_with_its_help() -> None:
     shown = subprocess.run(["make", "-s", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
     targets = makefile_targets()
-    assert {"demo", "test", "check", "format", "bench", "wheel", "clean", "help"} == set(targets)
+    assert {"demo", "test", "check", "format", "bench", "faults", "wheel", "clean", "help"} == set(targets)
     for name, help_text in targets.items():
         assert re.search(rf"^  make {name} +{re.escape(help_text)}$", shown, re.MULTILINE), name
 

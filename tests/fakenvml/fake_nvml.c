@@ -1,7 +1,8 @@
 /* A scriptable libnvidia-ml.so.1 with the C ABI that nvidia-ml-py 13 uses. No NVIDIA code, no header of theirs.
  *
  * FAKE_NVML_SCENARIO  file to read when the library is loaded (none: one idle GPU)
- * FAKE_NVML_TRACE     file to append one line per call to: "FUNCTION GPU" (GPU "-" for calls without a device)
+ * FAKE_NVML_TRACE     file to append one line per call to: "FUNCTION GPU MICROSECONDS" (GPU "-" for calls without a
+ *                     device; microseconds of CLOCK_MONOTONIC)
  *
  * Scenario, one statement a line, "#" comments:
  *
@@ -9,12 +10,16 @@
  *
  * A statement holds from MS after loading (default 0); of several that hold, the one with the latest MS wins, then
  * the one further down. VALUE may be quoted ("NVIDIA H200") and may contain \xHH bytes.
- * NUMBER is 42, -1, 12.5, nan, a list 9,9,0 (one per call, the last stays), or A..B/MS (a triangle wave).
+ * NUMBER is 42, -1, 12.5, nan, a list 9,9,0 (one per call, the last stays), A..B/MS (a triangle wave)
+ * or A@B (a counter: A at loading, growing by B a second).
  *
- *   node:     gpus=N driver=TEXT nvml=TEXT cuda=13000
+ *   node:     gpus=N driver=TEXT nvml=TEXT cuda=13000  kernel=N (version of the kernel module; all calls of a library
+ *             of another version, 580 unless built otherwise, answer 18)
  *   identity: name uuid pci=TEXT  arch=9 cc=9.0 total reserved=BYTES limit=MILLIWATT maxsm=MHZ gpm=0|1
+ *   mig:      mig=1 there=0|1 slices=N  see fake_mig.c: GPU g has its instance in slot s under the number 100*(g+1)+s
  *   readings: util memutil=PCT used=BYTES power=MILLIWATT temp=C sm mem=MHZ reasons=BITS
  *             gpm.ID=NUMBER (percent, MiB/s)  gpmrc.ID=CODE (per-metric return code)
+ *             stride=24|32 (bytes of an entry of the process list: 32 from 535.43 to 535.86)
  *             procs=PID:BYTES:KIND,... with BYTES a number or "na", KIND C, G or CG; procs=none
  *   faults:   rc.FUNCTION=CODE (13 stands for a driver that lacks the call; rc.*=15 for all calls on a GPU)
  *             latency.FUNCTION=MICROSECONDS  hang.FUNCTION=1 (does not return until it is 0)
@@ -22,6 +27,8 @@
  * It is strict where the driver is: struct versions (25), calls before nvmlInit or in a forked child (1), foreign
  * handles and GPM samples in the wrong order (2). GPM samples closer than 100 ms give zeros, NaN for DRAM and
  * return code 0, as measured on an H200. A mistake in a scenario ends the process with one line on stderr.
+ *
+ * Lines that are appended to the scenario file later hold from the next call on: a test steers a daemon that way.
  *
  * For tests in the same process: fake_nvml_set(line) adds a statement now, fake_nvml_advance(ms) moves its clock,
  * fake_nvml_release() lets hanging calls return 999.
@@ -32,11 +39,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_GPUS = 16, MAX_STATEMENTS = 4096, NODE = -1, ANY = -2 };
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7, VERSION = 25, UNKNOWN = 999 };
+#ifndef LIBRARY_VERSION
+#define LIBRARY_VERSION 580
+#endif
+
+enum { MAX_GPUS = 16, SLOTS = 8, MAX_STATEMENTS = 4096, NODE = -1, ANY = -2 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, MISMATCH = 18, VERSION = 25, UNKNOWN = 999 };
 
 typedef struct { double at_ms; int gpu; char *key, *value; unsigned uses; } Statement;
 typedef struct { int index; } Gpu;
@@ -45,10 +57,11 @@ typedef struct { unsigned magic; int gpu; double at_ms; } Sample;
 static Statement statements[MAX_STATEMENTS];
 static int count, initialised;
 static pid_t owner;
-static Gpu gpus[MAX_GPUS];
+static Gpu gpus[MAX_GPUS * (1 + SLOTS)]; /* the whole GPUs, then the MIG instances of each */
 static double loaded_ms, advanced_ms;
 static volatile int released;
-static FILE *trace;
+static FILE *trace, *scenario;
+static long scenario_read;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const char *const FUNCTIONS =
@@ -61,15 +74,36 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v3"
     " nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetGraphicsRunningProcesses_v2"
     " nvmlDeviceGetArchitecture nvmlDeviceGetCudaComputeCapability nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc"
-    " nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmMetricsGet nvmlDeviceGetPcieThroughput * ";
+    " nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmMetricsGet nvmlDeviceGetPcieThroughput nvmlDeviceGetMigMode"
+    " nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetAttributes_v2"
+    " nvmlDeviceGetAddressingMode"
+    " nvmlDeviceGetFieldValues nvmlDeviceGetSamples nvmlDeviceGetProcessesUtilizationInfo"
+    " nvmlDeviceGetProcessUtilization nvmlEventSetCreate nvmlEventSetFree nvmlDeviceGetSupportedEventTypes"
+    " nvmlDeviceRegisterEvents nvmlEventSetWait_v2 nvmlDeviceGetEncoderUtilization nvmlDeviceGetDecoderUtilization"
+    " nvmlDeviceGetJpgUtilization nvmlDeviceGetOfaUtilization nvmlDeviceGetPerformanceState"
+    " nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetMaxPcieLinkGeneration"
+    " nvmlDeviceGetMaxPcieLinkWidth nvmlDeviceGetPersistenceMode nvmlDeviceGetComputeMode"
+    " nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetTotalEnergyConsumption nvmlDeviceGetVirtualizationMode"
+    " nvmlDeviceGetNumFans nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetEccMode nvmlDeviceGetMarginTemperature"
+    " nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetRemappedRows nvmlSystemGetConfComputeState nvmlDeviceGetCpuAffinity"
+    " nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetP2PStatus * ";
 static const char *const KEYS =
-    " gpus driver nvml cuda name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
-    " reasons procs ";
+    " gpus driver nvml cuda kernel stride name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
+    " reasons procs mig there slices addressing"
+    " clock frozen ring putil events event bar1 bar1used margin remap ecc fans fan pstate enc dec jpg ofa pciegen pciewidth"
+    " pciegenmax pciewidthmax persistence computemode reasonsup energy virt conf affinity topo p2p ";
+static const char *const NUMBERED = " gpm gpmrc fi firc fitype ringms ringcap ";
 
 /* --- scenario --- */
 
+/* What held at an instant of the past, for samples that the driver took then; negative: now. */
+static __thread double at_instant = -1;
+static int frozen; /* frozen=1 in a scenario: time moves by fake_nvml_advance only, whatever the machine is busy with */
+
 static double now_ms(void) {
     struct timespec t;
+    if (at_instant >= 0) return at_instant;
+    if (frozen) return advanced_ms;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6 - loaded_ms + advanced_ms;
 }
@@ -80,7 +114,7 @@ static void refuse(int line, const char *what, const char *token) {
 }
 
 static int listed(const char *list, const char *word) {
-    char padded[128];
+    char padded[160];
     snprintf(padded, sizeof padded, " %s ", word);
     return strstr(list, padded) != NULL;
 }
@@ -88,7 +122,9 @@ static int listed(const char *list, const char *word) {
 static void check_key(int line, const char *key) {
     const char *dot = strchr(key, '.');
     if (!dot ? listed(KEYS, key) : 0) return;
-    if (dot && (!strncmp(key, "gpm.", 4) || !strncmp(key, "gpmrc.", 6)) && isdigit((unsigned char)dot[1])) return;
+    char family[16];
+    snprintf(family, sizeof family, "%.*s", dot ? (int)(dot - key) : 0, key);
+    if (dot && listed(NUMBERED, family) && isdigit((unsigned char)dot[1])) return;
     if (dot && (!strncmp(key, "rc.", 3) || !strncmp(key, "latency.", 8) || !strncmp(key, "hang.", 5))
         && listed(FUNCTIONS, dot + 1)) return;
     refuse(line, "unknown key", key);
@@ -124,6 +160,7 @@ static void add(char *text, int line, double at_ms) {
         else {
             *equals = 0;
             check_key(line, token);
+            if (!strcmp(token, "frozen")) frozen = atoi(equals + 1);
             if (count == MAX_STATEMENTS) refuse(line, "too many statements", token);
             statements[count++] = (Statement){at_ms, gpu, strdup(token), strdup(equals + 1), 0};
         }
@@ -134,13 +171,30 @@ __attribute__((constructor)) static void load(void) {
     char line[8192];
     const char *path = getenv("FAKE_NVML_SCENARIO"), *log = getenv("FAKE_NVML_TRACE");
     loaded_ms = now_ms();
-    for (int i = 0; i < MAX_GPUS; i++) gpus[i].index = i;
+    for (int i = 0; i < MAX_GPUS; i++) {
+        gpus[i].index = i;
+        for (int slot = 0; slot < SLOTS; slot++) gpus[MAX_GPUS + i * SLOTS + slot].index = 100 * (i + 1) + slot;
+    }
     if (log && *log) trace = fopen(log, "a");
     if (!path || !*path) return;
-    FILE *file = fopen(path, "r");
-    if (!file) refuse(0, "cannot open", path);
-    for (int number = 1; fgets(line, sizeof line, file); number++) add(line, number, 0);
-    fclose(file);
+    scenario = fopen(path, "re");
+    if (!scenario) refuse(0, "cannot open", path);
+    for (int number = 1; fgets(line, sizeof line, scenario); number++) add(line, number, 0);
+    scenario_read = ftell(scenario);
+}
+
+/* Statements that were appended to the scenario file since. */
+static void reread(void) {
+    char line[8192];
+    struct stat now;
+    if (!scenario || fstat(fileno(scenario), &now) || now.st_size <= scenario_read) return;
+    pthread_mutex_lock(&lock);
+    fseek(scenario, scenario_read, SEEK_SET);
+    while (fgets(line, sizeof line, scenario) && strchr(line, '\n')) {
+        add(line, 0, now_ms());
+        scenario_read = ftell(scenario);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void fake_nvml_set(const char *line) {
@@ -173,6 +227,7 @@ static double parse(Statement *s) {
         double phase = fmod(now_ms(), period) / period;
         return a + (b - a) * (phase < 0.5 ? 2 * phase : 2 - 2 * phase);
     }
+    if (strchr(s->value, '@')) return atof(s->value) + atof(strchr(s->value, '@') + 1) * now_ms() / 1e3;
     for (unsigned i = s->uses++; i && strchr(item, ','); i--) item = strchr(item, ',') + 1;
     return strtod(item, NULL);
 }
@@ -206,32 +261,44 @@ static double fault(int gpu, const char *kind, const char *function) {
 }
 
 static int enter(int gpu, const char *function) {
-    struct timespec nap = {0, 5000000};
+    struct timespec nap = {0, 5000000}, t;
+    reread();
     if (trace) {
         pthread_mutex_lock(&lock);
-        if (gpu >= 0) fprintf(trace, "%s %d\n", function, gpu);
-        else fprintf(trace, "%s -\n", function);
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        long long us = (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+        if (gpu >= 0) fprintf(trace, "%s %d %lld\n", function, gpu, us);
+        else fprintf(trace, "%s - %lld\n", function, us);
         fflush(trace);
         pthread_mutex_unlock(&lock);
     }
     while (fault(gpu, "hang", function) != 0) {
         if (released) return UNKNOWN;
         nanosleep(&nap, NULL);
+        reread();
     }
     double us = fault(gpu, "latency", function);
     if (us > 0) {
         struct timespec delay = {(time_t)(us / 1e6), (long)(fmod(us, 1e6) * 1e3)};
         nanosleep(&delay, NULL);
     }
+    if (number(NODE, "kernel", LIBRARY_VERSION) != LIBRARY_VERSION) return MISMATCH;
     if (strcmp(function, "nvmlInitWithFlags") && (!initialised || owner != getpid())) return UNINITIALIZED;
     return (int)fault(gpu, "rc", function);
 }
 
 static int gpu_count(void) { return (int)number(NODE, "gpus", 1); }
+/* A handle of ours, and of a MIG instance that has not been destroyed. */
+static int there(const Gpu *h) {
+    if (!h || h < gpus || h >= gpus + MAX_GPUS * (1 + SLOTS)) return 0;
+    return h->index < 100 || number(h->index, "there", 0) != 0;
+}
+/* NVML counts no utilization where MIG is on. */
+static int mig(int g) { return g >= 100 || number(g, "mig", 0) != 0; }
 
 #define ENTER(gpu) do { int rc_ = enter(gpu, __func__); if (rc_) return rc_; } while (0)
 #define DEVICE(handle) \
-    if (!(handle) || (handle) < gpus || (handle) >= gpus + MAX_GPUS) return initialised ? INVALID : UNINITIALIZED; \
+    if (!there(handle)) return initialised ? INVALID : UNINITIALIZED; \
     int g = (handle)->index; \
     ENTER(g)
 #define VALUE(function, type, key, otherwise) \
@@ -261,11 +328,14 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **out) {
 
 /* --- identity --- */
 
-int nvmlDeviceGetName(Gpu *h, char *out, unsigned n) { DEVICE(h); return text(g, "name", "NVIDIA H200", out, n); }
+int nvmlDeviceGetName(Gpu *h, char *out, unsigned n) {
+    DEVICE(h);
+    return text(g, "name", g < 100 ? "NVIDIA H200" : "NVIDIA H200 MIG 1g.18gb", out, n);
+}
 int nvmlDeviceGetUUID(Gpu *h, char *out, unsigned n) {
     char uuid[64];
     DEVICE(h);
-    snprintf(uuid, sizeof uuid, "GPU-fa4e0000-0000-4000-8000-%012d", g);
+    snprintf(uuid, sizeof uuid, "%s-fa4e0000-0000-4000-8000-%012d", g < 100 ? "GPU" : "MIG", g);
     return text(g, "uuid", uuid, out, n);
 }
 typedef struct { char legacy[16]; unsigned domain, bus, device, ids, subsystem; char bus_id[32]; } PciInfo;
@@ -296,6 +366,7 @@ typedef unsigned long long u64;
 typedef struct { unsigned gpu, memory; } Utilization;
 int nvmlDeviceGetUtilizationRates(Gpu *h, Utilization *out) {
     DEVICE(h);
+    if (mig(g)) return NOT_SUPPORTED;
     *out = (Utilization){(unsigned)number(g, "util", 0), (unsigned)number(g, "memutil", 0)};
     return OK;
 }
@@ -355,6 +426,7 @@ typedef struct { unsigned pid; u64 used; unsigned gi, ci; } Process;
 static int processes(int g, unsigned *n, Process *out, char kind) {
     char list[8192], *save = NULL;
     unsigned found = 0;
+    size_t stride = (size_t)number(g, "stride", sizeof(Process));
     if (text(g, "procs", "none", list, sizeof list)) return UNKNOWN;
     for (char *item = strcmp(list, "none") ? strtok_r(list, ",", &save) : NULL; item; item = strtok_r(NULL, ",", &save)) {
         char used[32], kinds[8];
@@ -362,7 +434,8 @@ static int processes(int g, unsigned *n, Process *out, char kind) {
         if (sscanf(item, "%llu:%31[^:]:%7s", &pid, used, kinds) != 3) refuse(0, "expected PID:BYTES:KIND", item);
         if (!strchr(kinds, kind)) continue;
         if (out && found < *n)
-            out[found] = (Process){(unsigned)pid, strcmp(used, "na") ? strtoull(used, NULL, 10) : ~0ULL, ~0U, ~0U};
+            *(Process *)((char *)out + found * stride) =
+                (Process){(unsigned)pid, strcmp(used, "na") ? strtoull(used, NULL, 10) : ~0ULL, ~0U, ~0U};
         found++;
     }
     int rc = found && (!out || found > *n) ? TOO_SMALL : OK;
@@ -426,3 +499,7 @@ int nvmlGpmMetricsGet(MetricsGet *get) {
     }
     return OK;
 }
+
+#include "fake_mig.c"
+#include "fake_telemetry.c"
+#include "fake_peers.c"

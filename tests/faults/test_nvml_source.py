@@ -279,7 +279,7 @@ def test_a_focus_looks_closely_at_the_job_and_ends_by_itself(tmp_path: Path) -> 
         until(lambda: parts.bursts, "a stack burst")
         assert parts.bursts[0][1] == (43,)
         until(parts.burst_ended.is_set, "the end of the focus")
-        until(lambda: source._samplers[0].period_s == 5.0, "the old rate")
+        until(lambda: source._gpus.samplers[0].period_s == 5.0, "the old rate")
         source.stop()
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatch.cli.main import run as gpuwatch
+from gpuwatch.daemon import probing
 from gpuwatch.model import ProbeResult, ProbeStatus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,12 +21,32 @@ SMALL = {
     "matmul": ["--size", "64,96", "--seconds", "0.02"],
     "conv": ["--size", "2x8x16x16", "--seconds", "0.02"],
     "dataloader": ["--size", "32", "--seconds", "0.05"],
+    "memory": ["--size", "1", "--seconds", "0.02"],
+    "copies": ["--size", "4,256", "--seconds", "0.02"],
+    "launch": ["--seconds", "0.02"],
+    "inference": ["--size", "1,2x32", "--seconds", "0.02"],
+    "attention": ["--size", "1x2x32", "--seconds", "0.02"],
+    "train": ["--size", "resnet50:2x32,tiny:4x16", "--seconds", "0.02"],
+    "storage": ["--size", "4", "--seconds", "0.05"],
+    "shm": ["--size", "64,1024", "--seconds", "0.05"],
+    "allreduce": ["--size", "4,256", "--seconds", "0.02"],
 }
 EXPECTED = {
     "matmul": {"fp32_64_burst", "fp32_96_sustained", "fp32_64_first_call_ms"},
     "conv": {"fp32_nchw_forward", "fp32_channels_last_train_ms", "fp32_nchw_train_first_call_ms"},
-    "dataloader": {"workers_0", "workers_1", "knee", "knee_first_batch"},
+    "dataloader": {"workers_0", "workers_1", "knee", "knee_first_batch", "knee_ready", "knee_ready_rate"},
+    "memory": {"copy", "clone", "broadcast_add", "triad"},
+    "copies": {"host_pageable_4KiB", "host_pageable_256KiB"},
+    "launch": {"enqueue", "first_call_ms"},
+    "inference": {"fp32_grad_b1", "fp32_no_grad_b1_p95_ms", "fp32_inference_mode_b2"},
+    "attention": {"flash_fp32_forward", "math_fp32_train", "default_fp32_train_ms"},
+    "train": {"resnet50_b2_32_fp32", "resnet50_b2_32_channels_last_speedup", "tiny_b4_16_fp32_first_call_s"},
+    "storage": {"write", "sequential", "random_4KiB_1", "random_4KiB_16", "sequential_cached", "small_files"},
+    "shm": {"copy_64KiB", "transfer_64KiB", "transfer_1MiB", "shm_total"},
+    "allreduce": {"all_reduce_4KiB", "all_reduce_256KiB_busbw", "all_gather_256KiB_skew"},
 }
+BY_PATH = ("matmul", "dataloader")
+"""One that starts no process, and one that does; ranks are always started by path."""
 
 
 def start(
@@ -39,7 +60,9 @@ def start(
 def result_of(done: subprocess.CompletedProcess[bytes]) -> ProbeResult:
     """Exactly one JSON object with no field that the model does not know."""
     result = msgspec.json.decode(done.stdout, type=ProbeResult)
-    assert msgspec.json.decode(done.stdout) == msgspec.json.decode(msgspec.json.encode(result))
+    said = msgspec.json.decode(done.stdout)
+    # What the GPU did meanwhile is added by whoever started the probe.
+    assert {**said, "observed": {}} == msgspec.json.decode(msgspec.json.encode(result))
     return result
 
 
@@ -65,10 +88,14 @@ def trap(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", list(SMALL))
-def test_a_probe_runs_in_the_checkout(name: str) -> None:
-    done = start(["-m", "probes", name, "--json", "--device", "cpu", *SMALL[name]], ROOT)
+def test_a_probe_runs_in_the_checkout(name: str, tmp_path: Path) -> None:
+    place = ["--path", str(tmp_path)] if name == "storage" else []
+    done = start(["-m", "probes", name, "--json", "--device", "cpu", *SMALL[name], *place], ROOT)
     result = result_of(done)
+    if "is in memory" in result.message:
+        pytest.skip("the temporary folder is in memory: there is no disk to measure")
     assert (done.returncode, result.status, result.message) == (0, ProbeStatus.OK, "")
+    assert b"Traceback" not in done.stderr
     assert (result.probe, result.device) == (name, "cpu")
     values = {value.name: value for value in result.values}
     assert set(values) >= EXPECTED[name]
@@ -80,12 +107,44 @@ def test_a_probe_runs_in_the_checkout(name: str) -> None:
     assert result.duration_s > 0
 
 
-@pytest.mark.parametrize("name", list(SMALL))
+@pytest.mark.parametrize("name", BY_PATH)
 def test_a_probe_started_by_path_ignores_the_working_directory(name: str, trap: Path) -> None:
     # An empty PYTHONPATH entry means the working directory: the shape of `export PYTHONPATH=$PYTHONPATH:/opt/x`.
     done = start([str(FOLDER), name, "--json", "--device", "cpu", *SMALL[name]], trap, PYTHONPATH=":/nowhere")
     assert b"decoy" not in done.stderr + done.stdout
     assert (done.returncode, result_of(done).status) == (0, ProbeStatus.OK)
+
+
+def test_a_rank_that_dies_is_a_failure_with_its_reason_and_leaves_nobody_behind(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__")))
+    text = (folder / "allreduce.py").read_text()
+    marker = '    name = f"{operation}_'
+    assert text.count(marker) == 1
+    (folder / "allreduce.py").write_text(text.replace(marker, f"    if me.rank == 1:\n        os._exit(7)\n{marker}"))
+    done = start([str(folder), "allreduce", "--json", "--device", "cpu", *SMALL["allreduce"]], tmp_path)
+    result = result_of(done)
+    assert (done.returncode, result.status, result.values) == (3, ProbeStatus.FAILED, ())
+    assert "rank" in result.message
+    assert b"Traceback" not in done.stderr
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _read(path)]
+    assert left == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_out_of_memory_is_a_failure_with_the_way_out_and_not_a_pass(tmp_path: Path) -> None:
+    raise_it = "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')\n"
+    folder = changed_probes(tmp_path, raise_it)
+    done = start([str(folder), "matmul", "--json", "--device", "cpu", "--size", "32", "--seconds", "0.02"], tmp_path)
+    result = result_of(done)
+    assert (done.returncode, result.status) == (3, ProbeStatus.FAILED)
+    assert result.message.startswith("out of memory")
+    assert "use a smaller --size" in result.message
 
 
 def test_libraries_may_print_without_breaking_the_answer(tmp_path: Path) -> None:
@@ -157,6 +216,17 @@ def test_without_cuda_the_gpu_is_unavailable_and_the_cpu_is_not_taken_instead(tm
         ["conv", "--size", "4"],
         ["matmul", "--device", "gpu"],
         ["conv", "--seconds", "0"],
+        ["memory", "--size", "0"],
+        ["copies", "--size", "4,x"],
+        ["launch", "--size", "4000"],
+        ["inference", "--size", "1x8"],
+        ["attention", "--size", "1x2"],
+        ["train", "--size", "vgg:8x32"],
+        ["storage", "--size", "x"],
+        ["storage", "--path", "/nowhere/at/all"],
+        ["matmul", "--path", "/"],
+        ["shm", "--size", "1"],
+        ["allreduce", "--size", "0"],
     ],
     ids=" ".join,
 )
@@ -168,8 +238,10 @@ def test_a_wrong_argument_is_one_line_and_exit_code_64(arguments: list[str], tmp
 
 
 def test_gpuwatch_runs_a_probe_in_the_foreground(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # Else somebody's probe on this machine would be in the way.
+    monkeypatch.setattr(probing, "lock_folder", lambda env: tmp_path)
     monkeypatch.delenv("GPUWATCH_PROBES_PYTHON", raising=False)
     assert gpuwatch(["probe", "run", "matmul", "--device", "cpu", "--seconds", "0.02", "--json"]) == 0
     answer = msgspec.json.decode(capsys.readouterr().out)

@@ -10,20 +10,45 @@ from datetime import UTC
 from pathlib import Path
 
 import pytest
-from tui_states import NOW_NS, STATES
+from msgspec.structs import replace
+from tui_states import MAIN, NOW_NS, STATES, fleet, live
 
 from gpuwatch.tui.selection import ViewOptions
 from gpuwatch.tui.text import plain, row_width
 from gpuwatch.tui.view import VIEWS, screen
+from gpuwatch.wire import DiagnosisProgress
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 35), (160, 50))
+LISTED = ("connecting", "live1", "stale", "lost", "recorded", "no_driver", "no_processes", "live16", "mig", "absent")
 SCREENS = [
     *(("overview", name) for name in STATES),
-    *(("processes", name) for name in ("live1", "live8", "strange_names", "no_processes", "absent", "no_gpus")),
-    *(("diagnosis", name) for name in ("live1", "undiagnosed", "diagnosing", "no_processes", "no_gpus", "recorded")),
+    *((view, name) for view in ("gpu", "processes", "diagnosis", "probes", "events") for name in LISTED),
+    *(("processes", name) for name in ("live8", "strange_names", "no_gpus", "bursty")),
+    *(("diagnosis", name) for name in ("undiagnosed", "diagnosing", "no_gpus", "ten_findings")),
+    *(("gpu", name) for name in ("without_gpm", "hung", "waiting", "probed", "no_gpus", "replayed", "bursty")),
+    ("probes", "probed"),
+    ("events", "eventful"),
     ("help", "live1"),
 ]
+OPTIONS: dict[str, dict[str, object]] = {
+    "gpu-past": {"view": "gpu", "window_s": 3600},
+    "gpu-no_past": {"view": "gpu", "window_s": 86_400},
+    "events-throttles": {"view": "events", "kind": "throttle"},
+    "events-found": {"view": "events", "find": "loader"},
+    "probes-copies": {"view": "probes", "row": 4},
+    "processes-by_cpu": {"view": "processes", "sort": "cpu"},
+    "processes-found": {"view": "processes", "find": "no such", "typing": True},
+    "processes-ended": {"view": "processes", "follow": True, "pid": 999},
+    "processes-question": {"view": "processes", "question": "send SIGTERM to 4242 python train.py?"},
+    "overview-elsewhere": {"view": "overview", "device": 1},
+}
+"""Screens that take more than a view: a name, and what the person has chosen."""
+OF_STATE = {
+    "gpu-past": "past", "gpu-no_past": "live1", "events-throttles": "eventful", "events-found": "eventful",
+    "probes-copies": "probed", "processes-by_cpu": "live8", "processes-found": "live8", "processes-ended": "live1",
+    "processes-question": "live1", "overview-elsewhere": "elsewhere",
+}  # fmt: skip
 
 
 def draw(view: str, state: str, width: int, height: int, *, ascii_only: bool = False) -> str:
@@ -44,7 +69,28 @@ def test_screen_reads_as_reviewed(view: str, state: str) -> None:
     check(f"{view}-{state}", "".join(parts))
 
 
-@pytest.mark.parametrize("view", ["overview", "processes", "diagnosis"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_choices_read_as_reviewed(name: str) -> None:
+    state = STATES.get(OF_STATE[name]) or replace(live(2), progress=DiagnosisProgress(1, 2, MAIN, (0,), 8.0, 20.0))
+    options = replace(ViewOptions(zone=UTC), **OPTIONS[name])
+    parts = [
+        f"=== {width}x{height}\n{plain(screen(state, options, width, height, now_ns=NOW_NS))}\n"
+        for width, height in SIZES
+    ]
+    check(name, "".join(parts))
+
+
+def test_hosts_read_as_reviewed() -> None:
+    hosts = fleet()
+    options = ViewOptions(view="hosts", zone=UTC, host_count=len(hosts))
+    parts = [
+        f"=== {width}x{height}\n{plain(screen(hosts[0], options, width, height, now_ns=NOW_NS, hosts=hosts))}\n"
+        for width, height in SIZES
+    ]
+    check("hosts-fleet", "".join(parts))
+
+
+@pytest.mark.parametrize("view", ["overview", "gpu", "processes", "diagnosis", "events", "hosts"])
 def test_ascii_screen_reads_as_reviewed(view: str) -> None:
     text = draw(view, "live8", 80, 24, ascii_only=True)
     assert text.isascii()

@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from tui_states import live
 
-from gpuwatch.cli import main
+from gpuwatch.cli import main, status
 from gpuwatch.cli import tui as cli
+from gpuwatch.errors import EXIT_CRITICAL, EXIT_UNKNOWN
+from gpuwatch.export.reading import NodeView
 
 
 def run(*arguments: str) -> int:
@@ -18,7 +22,9 @@ def run(*arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--connect", "ipc:///a", "--connect", "ipc:///b"], 64, "one endpoint at a time"),
+        (["--connect", "ipc:///a", "--connect", "ipc:///b"], 64, "without a terminal one at a time"),
+        (["--connect", "ipc:///a", "--connect", "ipc:///a"], 64, "ipc:///a is given twice"),
+        (["--partial"], 64, "--partial goes with --replay"),
         (["--connect", "ipc:///a", "--replay", "x.gwrec"], 64, "exclude each other"),
         (["--replay", "/nowhere/x.gwrec"], 66, "/nowhere/x.gwrec: no such recording"),
         (["--speed", "-1"], 64, "--speed -1"),
@@ -43,53 +49,111 @@ def nobody_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cli, "bundled_recording", lambda: recording)
 
 
+def names(recording: cli.Recording | None = None, endpoints: tuple[str, ...] = ()) -> list[str]:
+    return [name for name, _ in cli._choose_all(recording, endpoints, 1.0)]
+
+
 @pytest.mark.usefixtures("nobody_serves")
-def test_without_a_driver_the_bundled_recording_is_played_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_the_bundled_recording_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "has_driver", lambda: False)
-    name, _, note = cli._choose(None, None, 1.0)
-    assert (name, note) == ("starved-loader.gwrec", cli.NO_DRIVER_NOTE)
+    assert names() == ["starved-loader.gwrec"]
 
 
 @pytest.mark.usefixtures("nobody_serves")
 def test_with_a_driver_no_recording_is_passed_off_as_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "has_driver", lambda: True)
-    name, _, note = cli._choose(None, None, 1.0)
-    assert (name, note) == ("an embedded daemon", "")
+    assert names() == ["an embedded daemon"]
 
 
 @pytest.mark.usefixtures("nobody_serves")
 def test_a_named_daemon_is_waited_for_and_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cli, "has_driver", lambda: False)
-    assert cli._choose(None, f"ipc://{tmp_path}", 1.0)[0] == f"ipc://{tmp_path}"
+    assert names(None, (f"ipc://{tmp_path}",)) == [f"ipc://{tmp_path}"]
     monkeypatch.setenv("GPUWATCH_ENDPOINT", f"ipc://{tmp_path}/other")
-    assert cli._choose(None, None, 1.0)[0] == f"ipc://{tmp_path}/other"
+    assert names() == [f"ipc://{tmp_path}/other"]
+
+
+def test_many_hosts_are_watched_in_the_order_given(tmp_path: Path) -> None:
+    assert names(None, ("ssh://gpu7", str(tmp_path))) == ["ssh://gpu7", f"ipc://{tmp_path}"]
 
 
 def test_a_running_daemon_is_preferred_to_an_own_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("GPUWATCH_ENDPOINT", raising=False)
     monkeypatch.setattr("gpuwatch.client.endpoints.find", lambda flag=None, env=None: f"ipc://{tmp_path}")
-    assert cli._choose(None, None, 1.0)[0] == f"ipc://{tmp_path}"
+    assert names() == [f"ipc://{tmp_path}"]
 
 
-def test_not_on_a_terminal_status_and_diagnosis_are_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    recording = tmp_path / "x.gwrec"
-    recording.touch()
-    seen: list[str] = []
+def test_a_damaged_recording_is_played_by_a_daemon_that_was_told_so(tmp_path: Path) -> None:
+    recording = cli.Recording(tmp_path / "x.gwrec", 2.0, partial=True)
+    assert recording.arguments() == ["--replay", str(tmp_path / "x.gwrec"), "--speed", "2", "--partial"]
 
-    def status(*, replay: Path | None, connect: str | None) -> int:
-        seen.append(f"status {replay} {connect}")
+
+RECORDING = Path(__file__).parents[2] / "gpuwatch" / "data" / cli.BUNDLED_RECORDING
+
+
+def test_not_on_a_terminal_status_and_diagnosis_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--replay", str(RECORDING)) == EXIT_CRITICAL
+    text = capsys.readouterr().out
+    assert text.index("BUSY") < text.index("CRITICAL loader_too_few_workers")
+
+
+def test_a_damaged_recording_is_printed_with_partial_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = tmp_path / "x.gwrec"
+    damaged.write_bytes(RECORDING.read_bytes()[:-200])
+    assert run("--replay", str(damaged)) == 65
+    assert "--partial" in capsys.readouterr().err
+    assert run("--replay", str(damaged), "--partial") in (EXIT_CRITICAL, EXIT_UNKNOWN)
+    assert "BUSY" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("which", ["stdin", "stdout"])
+def test_a_screen_needs_a_terminal_at_both_ends(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        def __init__(self, tty: bool) -> None:
+            self.tty = tty
+
+        def isatty(self) -> bool:
+            return self.tty
+
+        def write(self, _text: str) -> int:
+            return 0
+
+        def flush(self) -> None:
+            return None
+
+    asked: list[object] = []
+
+    def as_text(recording: object, connect: object) -> int:
+        asked.append((recording, connect))
         return 0
 
-    def diagnose(*, replay: Path | None) -> int:
-        seen.append(f"diagnose {replay}")
-        return 2
+    monkeypatch.setattr("sys.stdin", Stream(which != "stdin"))
+    monkeypatch.setattr("sys.stdout", Stream(which != "stdout"))
+    monkeypatch.setattr(cli, "_as_text", as_text)
+    assert run("--connect", "/nowhere") == 0
+    assert asked == [(None, "/nowhere")]
 
-    monkeypatch.setattr("gpuwatch.cli.status.run_text", status)
-    monkeypatch.setattr("gpuwatch.cli.diagnose.run_text", diagnose)
-    assert run("--replay", str(recording)) == 2
-    assert seen == [f"status {recording} None", f"diagnose {recording}"]
+
+def test_through_a_daemon_its_own_diagnoses_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = live(1)
+    assert state.inventory is not None
+    inventory = state.inventory
+    seen: list[tuple[object, object]] = []
+
+    def read(replay: Path | None, connect: str | None, *, partial: bool = False) -> NodeView:
+        seen.append((replay, connect))
+        return status.view_of_state(state, inventory)
+
+    monkeypatch.setattr(status, "read", read)
+    monkeypatch.setattr("gpuwatch.cli.diagnose.run_text", lambda **_: pytest.fail("diagnosed the wrong machine"))
+    assert run("--connect", "/run/there") == EXIT_CRITICAL
+    assert seen == [(None, "/run/there")]
+    assert "Raise num_workers from 1 to 8" in capsys.readouterr().out
+    state = replace(state, diagnoses=())
+    assert run("--connect", "/run/there") == EXIT_UNKNOWN
+    assert "no diagnosis by that daemon yet" in capsys.readouterr().out
 
 
 def test_textual_reads_a_quiet_environment(monkeypatch: pytest.MonkeyPatch) -> None:

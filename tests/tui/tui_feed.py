@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from gpuwatch.client.feed import Asked
 from gpuwatch.client.state import NodeState
-from gpuwatch.wire import StartDiagnosis
 
 
 class ScriptedFeed:
@@ -15,7 +15,7 @@ class ScriptedFeed:
     def __init__(self, *script: NodeState | Exception) -> None:
         self.script: Sequence[NodeState | Exception] = script
         self.steps = 0
-        self.requests: list[StartDiagnosis] = []
+        self.requests: list[Asked] = []
         self.closed = False
         self._pause = threading.Event()
 
@@ -31,7 +31,7 @@ class ScriptedFeed:
             raise current
         return current
 
-    def request(self, message: StartDiagnosis, /) -> None:
+    def request(self, message: Asked, /) -> None:
         self.requests.append(message)
 
     def close(self) -> None:

@@ -10,29 +10,38 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from gpuwatch.client.events import Event, EventKind
 from gpuwatch.client.state import DeviceHistory, Link, NodeState, connecting
 from gpuwatch.model import (
     NOT_SUPPORTED,
     Absent,
     AccountShare,
+    BurstSummary,
     CgroupSample,
     ClocksEvent,
     CodeLocation,
     Confidence,
     CoreGroup,
     Device,
+    DeviceHealth,
     DeviceProcess,
     DeviceSample,
     Diagnosis,
     DriverState,
+    EventOrigin,
+    EventRecord,
     EvidenceRow,
     Finding,
     HostSample,
     Inventory,
     NodeInfo,
     Pressure,
+    ProbeResult,
+    ProbeStatus,
+    ProbeValue,
     ProcessInfo,
     ProcessSample,
+    ProcessUtil,
     Reason,
     Role,
     Severity,
@@ -40,7 +49,8 @@ from gpuwatch.model import (
     SourceKind,
     Standing,
 )
-from gpuwatch.wire import DiagnosisProgress
+from gpuwatch.model import EventKind as DriverEvent
+from gpuwatch.wire import DiagnosisProgress, History, HistorySeries, ReplayPosition
 
 GIB = 1 << 30
 SECOND = 1_000_000_000
@@ -346,6 +356,129 @@ def strange_names() -> NodeState:
     return replace(state, infos=state.infos | {MAIN: info})
 
 
+def eventful() -> NodeState:
+    """A morning: a finding, heat, a probe that was refused, a daemon that was away."""
+    wall = WALL_NS - 3600 * SECOND
+    told = (
+        (EventKind.LINK, Severity.CRITICAL, "lost the daemon: nothing heard for 11 s", -1),
+        (EventKind.LINK, Severity.INFO, "readings come", -1),
+        (EventKind.JOB, Severity.INFO, "4242 python train.py of ada began on GPU 0", 0),
+        (EventKind.FINDING, Severity.CRITICAL, f"4242: loader_too_few_workers: {finding().summary}", 0),
+        (EventKind.THROTTLE, Severity.WARNING, "clocks held down: too hot (driver)", 1),
+        (EventKind.THROTTLE, Severity.INFO, "clocks free again: too hot (driver) over", 1),
+        (EventKind.PROBE, Severity.WARNING, "probe matmul on NVIDIA H200: busy, pid 4242 is on the GPU", -1),
+        (EventKind.GPU, Severity.CRITICAL, "its driver call does not return", 1),
+    )
+    events = tuple(
+        Event(wall + place * 61 * SECOND, kind, severity, text, index)
+        for place, (kind, severity, text, index) in enumerate(told)
+    )
+    return replace(live(2), events=tuple(reversed(events)))
+
+
+def bursty() -> NodeState:
+    """Sub-second samples, and what each process uses, are there."""
+    burst = BurstSummary(0, util_pct=(0, 0, 100, 100, 40, 0, 0, 10), power_min_w=120, power_mean_w=188, power_max_w=411)
+    health = DeviceHealth(0, NOW_NS, process_utils=(ProcessUtil(MAIN, 17),), process_utils_absent=None)
+    return replace(live(1), bursts={0: burst}, health={0: health})
+
+
+def probed() -> NodeState:
+    """Copies and matmul have been measured on GPU 0."""
+    copies = ProbeResult(
+        "copies",
+        ProbeStatus.OK,
+        "cuda:0",
+        (
+            ProbeValue("h2d_pinned_256MiB", "GB/s", 54.9, 54.7, 55.0, 30),
+            ProbeValue("d2h_pinned_256MiB", "GB/s", 53.1, 52.9, 53.3, 30),
+            ProbeValue("h2d_pageable_256MiB", "GB/s", 9.4, 9.1, 9.8, 30),
+        ),
+        "GPU-00000000",
+        "NVIDIA H200",
+        WALL_NS - 7200 * SECOND,
+        12.5,
+    )
+    matmul = replace(
+        copies,
+        probe="matmul",
+        values=(ProbeValue("bf16", "TFLOP/s", 712.0, 705.0, 716.0, 20),),
+        notes=("clocks were not locked",),
+        started_wall_ns=WALL_NS - 60 * SECOND,
+    )
+    refused = replace(
+        copies, probe="conv", status=ProbeStatus.BUSY, values=(), message="pid 4242 (python) is on the GPU: wait for it"
+    )
+    return replace(live(1), probes=(matmul, copies, refused))
+
+
+def past(window_s: int = 3600) -> NodeState:
+    """The daemon has told the last hour: ramps, a gap of ten minutes, five minutes too hot."""
+    points = 300
+    step = window_s * SECOND // points
+    busy = tuple(None if 100 <= k < 150 else 300 + 2 * k for k in range(points))
+    high = tuple(None if v is None else min(1000, v + 150) for v in busy)
+    low = tuple(None if v is None else v - 150 for v in busy)
+    sm = tuple(None if v is None else v // 2 for v in busy)
+    series = (
+        HistorySeries("busy_pct", 0.1, busy, low, high),
+        HistorySeries("sm_active_pct", 0.1, sm, sm, sm),
+        HistorySeries("power_w", 1.0, tuple(None if v is None else 100 + v // 2 for v in busy)),
+    )
+    reasons = tuple(int(ClocksEvent.SW_THERMAL) if 200 <= k < 225 else 0 for k in range(points))
+    start = (NOW_NS // step - points + 1) * step
+    xid = EventRecord(0, NOW_NS - 600 * SECOND, WALL_NS - 600 * SECOND, DriverEvent.XID, EventOrigin.APPLICATION, 31)
+    return replace(live(1), device_events=(xid,), past=History(1, 0, float(window_s), start, step, series, reasons))
+
+
+def replayed() -> NodeState:
+    position = ReplayPosition(1, 2, NOW_NS - 23 * SECOND, 23.0, 40.0, 2.0, paused=True)
+    return replace(recorded(), replay=position)
+
+
+def ten_findings() -> NodeState:
+    found = diagnosis()
+    more = tuple(replace(found.findings[1], cause=f"cause_{k}", lost_share=0.1 - k / 100) for k in range(8))
+    return replace(live(1), diagnoses=(replace(found, findings=(*found.findings, *more)),))
+
+
+def mig() -> NodeState:
+    """Two instances of one card: NVML's utilization does not exist there, memory is the instance's."""
+    state = live(2, diagnosed=False)
+    assert state.inventory is not None
+    parts = tuple(
+        replace(d, name=f"NVIDIA H200 MIG {profile}", mem_total_bytes=size * GIB, power_limit_w=NOT_SUPPORTED)
+        for d, (profile, size) in zip(state.inventory.devices, (("3g.71gb", 70), ("1g.18gb", 17)), strict=True)
+    )
+    samples = {
+        index: replace(s, gpu_util_pct=NOT_SUPPORTED, power_w=NOT_SUPPORTED, mem_used_bytes=(index + 1) * 5 * GIB)
+        for index, s in state.devices.items()
+    }
+    return replace(state, inventory=replace(state.inventory, devices=parts), devices=samples)
+
+
+def fleet() -> tuple[NodeState, ...]:
+    """Hosts in every condition."""
+
+    def named(name: str, state: NodeState) -> NodeState:
+        assert state.inventory is not None
+        host = replace(state.inventory, node=replace(state.inventory.node, hostname=name))
+        return replace(state, endpoint=f"ssh://{name}", inventory=host)
+
+    well = replace(finding(), cause="healthy", severity=Severity.INFO, lost_share=0.02)
+    healthy = replace(live(8), diagnoses=(replace(diagnosis(), findings=(well,)),))
+    return (
+        named("gpu-ok", healthy),
+        named("gpu-starved", live(8)),
+        named("gpu-lost", lost()),
+        named("gpu-stale", stale()),
+        replace(incompatible(), endpoint="ssh://gpu-old"),
+        connecting("ssh://gpu-far", "gpu-far: Permission denied (publickey)."),
+        named("gpu-a100", without_gpm()),
+        named("gpu-nodriver", no_driver()),
+    )
+
+
 STATES = {
     "connecting": connecting("ipc:///run/gpuwatch/stream", "no answer yet"),
     "waiting": waiting(),
@@ -366,4 +499,11 @@ STATES = {
     "no_gpus": no_gpus(),
     "no_processes": no_processes(),
     "strange_names": strange_names(),
+    "eventful": eventful(),
+    "probed": probed(),
+    "bursty": bursty(),
+    "past": past(),
+    "replayed": replayed(),
+    "ten_findings": ten_findings(),
+    "mig": mig(),
 }

@@ -12,7 +12,8 @@ S = 1_000_000_000
 
 def test_a_gap_in_the_samples_is_a_gap_in_the_chart() -> None:
     points = [(1 * S, 10.0), (2 * S, 20.0), (8 * S, 80.0)]
-    assert resample(points, 8 * S, S, 8, hold_ns=2 * S) == [10.0, 20.0, 20.0, 20.0, None, None, None, 80.0]
+    assert resample(points, 7 * S, S, 8, hold_ns=2 * S) == [None, 10.0, 20.0, 20.0, 20.0, None, None, None]
+    assert resample(points, 8 * S, S, 8, hold_ns=2 * S) == [20.0, 20.0, 20.0, None, None, None, 80.0, None]
 
 
 def test_samples_of_one_bucket_are_averaged() -> None:
@@ -28,11 +29,16 @@ def test_nothing_measured_draws_nothing() -> None:
     assert plain(area_and_line([None] * 4, [None] * 4, 2)) == "\n"
 
 
-def test_buckets_stay_put_between_two_ticks_of_one_bucket() -> None:
-    points = [(t * S, float(t)) for t in range(80)]
-    first = resample(points, 80 * S, 4 * S, 10, hold_ns=S)
-    second = resample([*points, (81 * S, 81.0)], 81 * S, 4 * S, 10, hold_ns=S)
-    assert first[:-1] == second[:-1]
+def test_a_chart_moves_by_whole_cells_so_that_between_two_moves_only_the_last_is_sent() -> None:
+    points = [(t * S, float(t)) for t in range(100)]
+    charts = [resample([p for p in points if p[0] <= end * S], end * S, 4 * S, 10, hold_ns=S) for end in range(80, 89)]
+    assert all(chart[:8] == charts[0][:8] for chart in charts[:8])
+    assert charts[8][:8] == charts[0][2:8] + charts[7][8:10]
+
+
+def test_the_future_is_empty() -> None:
+    points = [(t * S, 50.0) for t in range(4)]
+    assert resample(points, 9 * S, S, 10, hold_ns=9 * S, until_ns=3 * S) == [50.0] * 4 + [None] * 6
 
 
 def test_a_dot_column_is_never_shorter_than_half_a_period() -> None:

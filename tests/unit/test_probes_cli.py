@@ -11,14 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.cli import probe as cli
+from gpuwatch.cli import probe_measuring as measuring
+from gpuwatch.cli import probe_run as run_command
 from gpuwatch.cli.main import run
 from gpuwatch.daemon import probing
 from gpuwatch.model import Device, DeviceProcess, DeviceSample, ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import probe_run
 
 GPU = Device(index=0, uuid="GPU-11", name="NVIDIA H200", pci_bus_id="0000:61:00.0")
-ANSWER = 'print(\'{"probe":"\' + sys.argv[1] + \'","status":"ok","device":"cuda:0","device_uuid":"GPU-11"}\')'
+ANSWER = (
+    'print(\'{"probe":"\' + sys.argv[1] + \'","status":"ok","device":"cuda:0","device_uuid":"GPU-11",'
+    '"values":[{"name":"rate","unit":"GB/s","median":50.0,"p20":49.0,"p80":51.0,"n":30}]}\')'
+)
+TABLE = "        median    p20    p80   n\n  rate   50.00  49.00  51.00  30  GB/s"
 
 
 @pytest.fixture
@@ -32,8 +37,8 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DeviceSample]:
     def read() -> DeviceSample:
         return readings.pop(0) if len(readings) > 1 else readings[0]
 
-    monkeypatch.setattr(cli, "find_gpu", lambda index: cli.Gpu(GPU, read))
-    monkeypatch.setattr(cli, "SETTLE_S", 0.0)
+    monkeypatch.setattr(measuring, "find_gpus", lambda index: [measuring.Gpu(GPU, read)])
+    monkeypatch.setattr(measuring, "SETTLE_S", 0.0)
     monkeypatch.setattr(probing, "probes_folder", lambda: folder)
     monkeypatch.setattr(probing, "lock_folder", lambda env: tmp_path)
     monkeypatch.setenv("FAKE_PROBE", ANSWER)
@@ -41,9 +46,9 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DeviceSample]:
     return readings
 
 
-def reading(*pids: int) -> DeviceSample:
+def reading(*pids: int, index: int = 0) -> DeviceSample:
     processes = tuple(DeviceProcess(pid, 1 << 30, "C") for pid in pids)
-    return DeviceSample(0, 1, gpu_util_pct=0, mem_used_bytes=0, processes=processes, processes_absent=None)
+    return DeviceSample(index, 1, gpu_util_pct=0, mem_used_bytes=0, processes=processes, processes_absent=None)
 
 
 def test_the_list_names_every_probe_and_its_question(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +58,10 @@ def test_the_list_names_every_probe_and_its_question(capsys: pytest.CaptureFixtu
     assert run(["probe", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["schema"] == "gpuwatch.probe-list/1"
-    assert [probe["name"] for probe in listed["probes"]] == ["matmul", "conv", "dataloader"]
+    assert [probe["name"] for probe in listed["probes"]] == [spec.name for spec in probe_run.PROBES]
+    matmul = listed["probes"][0]
+    assert (matmul["kind"], matmul["sets"]) == ("intensive", ["quick", "ci", "full"])
+    assert "--set quick: matmul, memory, copies, launch" in out
 
 
 def test_a_mistyped_probe_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,15 +69,21 @@ def test_a_mistyped_probe_is_named_with_the_nearest(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "gpuwatch: no probe 'dataloder'; did you mean dataloader?\n"
 
 
+def test_no_probe_named_is_a_usage_error_and_not_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["probe", "run"]) == 64
+    assert "no probe named: give names" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("device", ["gpu0", "cuda:", "cuda:x", "1", ""])
 def test_a_wrong_device_is_a_usage_error(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["probe", "run", "matmul", "--device", device]) == 64
-    assert "expected cpu or cuda:N" in capsys.readouterr().err
+    assert "expected cpu, all or cuda:N" in capsys.readouterr().err
 
 
 def test_probes_run_one_after_another(gpu: list[DeviceSample], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["probe", "run", "matmul", "conv"]) == 0
-    assert capsys.readouterr().out == "matmul on NVIDIA H200: ok\n\nconv on NVIDIA H200: ok\n"
+    out = capsys.readouterr().out
+    assert out == f"matmul on NVIDIA H200: ok\n{TABLE}\n\nconv on NVIDIA H200: ok\n{TABLE}\n"
 
 
 def test_a_gpu_in_use_is_refused_with_75(gpu: list[DeviceSample], capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +97,7 @@ def test_a_gpu_in_use_is_refused_with_75(gpu: list[DeviceSample], capsys: pytest
 def test_force_measures_anyway_and_says_so(gpu: list[DeviceSample], capsys: pytest.CaptureFixture[str]) -> None:
     gpu[:] = [reading(os.getpid())]
     assert run(["probe", "run", "matmul", "--force"]) == 0
-    assert capsys.readouterr().out == "matmul on NVIDIA H200: ok, contaminated\n"
+    assert capsys.readouterr().out.startswith("matmul on NVIDIA H200: ok, contaminated\n")
 
 
 def test_a_job_that_starts_meanwhile_gets_the_gpu(
@@ -117,7 +131,8 @@ def test_the_configured_python_is_used(
 def test_without_a_driver_the_cpu_is_named_as_the_way_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "find_gpu", lambda index: "no driver; without a GPU use --device cpu")
+    missing = measuring.Missing("cuda:0", "no driver; without a GPU use --device cpu")
+    monkeypatch.setattr(measuring, "find_gpus", lambda index: [missing])
     assert run(["probe", "run", "matmul", "--json"]) == 3
     result = json.loads(capsys.readouterr().out)["results"][0]
     assert (result["status"], result["device"]) == ("unavailable", "cuda:0")
@@ -143,6 +158,100 @@ def test_a_closed_terminal_does_not_leave_a_probe_on_the_gpu(tmp_path: Path) -> 
     assert not Path(f"/proc/{probe_pid}").exists()
 
 
+def test_every_gpu_is_measured_and_the_bad_one_is_named_by_uuid(
+    gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # NVML's order is not CUDA's: the child sees one GPU, by UUID, and says which one it measured.
+    devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("bb", "aa"))]
+    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    script = (
+        "uuid = os.environ['CUDA_VISIBLE_DEVICES']\nbad = uuid == 'GPU-aa'\n"
+        'print(\'{"probe":"matmul","status":"%s","device":"cuda:0","device_uuid":"%s","message":"%s","values":'
+        '[{"name":"rate","unit":"GB/s","median":1,"p20":1,"p80":1,"n":9}]}\''
+        " % (('invalid', uuid, 'rate: wrong result: error 1') if bad else ('ok', uuid, '')))\nsys.exit(bad)"
+    )
+    monkeypatch.setenv("FAKE_PROBE", script)
+    assert run(["probe", "run", "matmul", "--device", "all", "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert [(r["device_uuid"], r["device"], r["status"]) for r in answer["results"]] == [
+        ("GPU-bb", "cuda:0", "ok"),
+        ("GPU-aa", "cuda:1", "invalid"),
+    ]
+    assert answer["exit_reason"] == "matmul on cuda:1 WRONG_RESULT: rate: wrong result: error 1"
+
+
+def test_a_gpu_that_is_lost_fails_the_check_of_the_whole_host(
+    gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("aa", "bb"))]
+    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'] + '\"")
+    monkeypatch.setenv("FAKE_PROBE", answer)
+    base = str(tmp_path / "base.json")
+    assert run(["probe", "baseline", "matmul", "--device", "all", "--runs", "2", "--out", base]) == 0
+    assert run(["probe", "check", "--baseline", base, "--device", "all"]) == 0
+    del places[1]
+    assert run(["probe", "check", "--baseline", base, "--device", "cuda:0"]) == 0
+    capsys.readouterr()
+    assert run(["probe", "check", "--baseline", base, "--device", "all", "--json"]) == 2
+    lost = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["verdict"] == "MISSING"]
+    assert [row["device_uuid"] for row in lost] == ["GPU-bb"]
+
+
+def test_a_busy_gpu_is_waited_for_when_that_is_wanted(
+    gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measuring, "LOOK_S", 0.01)
+    gpu[:] = [reading(os.getpid()), reading(os.getpid()), reading()]
+    assert run(["probe", "run", "matmul", "--wait", "60"]) == 0
+    assert capsys.readouterr().out.startswith("matmul on NVIDIA H200: ok\n")
+
+
+def test_a_hung_probe_ends_with_the_time_limit_of_the_whole_command(
+    gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_PROBE", "import time; time.sleep(60)")
+    assert run(["probe", "run", "matmul", "conv", "--timeout", "1"]) == 124
+    out = capsys.readouterr().out
+    assert out.count("not finished within --timeout 1 s") == 2
+    lock = probing.lock_gpu(GPU.uuid, Path(os.environ["XDG_CONFIG_HOME"]))
+    assert lock >= 0, "the GPU is free again"
+    os.close(lock)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--csv"], 0, "matmul,rate,cuda:0,GPU-11,MEASURED,ok,GB/s,true,,50.0"),
+        (["--markdown"], 0, "| matmul.rate (cuda:0) |  | 50.00 | GB/s |"),
+        (["--junit"], 0, '<testsuite name="GPU-11" tests="1" failures="0" errors="0" skipped="0">'),
+        (["--nagios"], 0, "GPUWATCH PROBE OK - one quantity, as it should be | 'matmul.rate_cuda:0'=50.00;;"),
+    ],
+)
+def test_the_same_run_in_every_form(
+    gpu: list[DeviceSample], capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
+) -> None:
+    assert run(["probe", "run", "matmul", *arguments]) == code
+    assert says in capsys.readouterr().out
+
+
+def test_a_busy_gpu_is_unknown_to_a_monitor_and_zero_only_when_asked(gpu: list[DeviceSample]) -> None:
+    gpu[:] = [reading(os.getpid())]
+    assert run(["probe", "run", "matmul", "--nagios"]) == 3
+    assert run(["probe", "run", "matmul", "--exit-zero"]) == 0
+
+
+def test_what_the_gpu_did_meanwhile_is_told() -> None:
+    seen = {"power_w": 655.0, "sm_clock_mhz": 1755.0, "throttled_share": 0.25, "energy_per_images_j": 0.471}
+    result = ProbeResult("train", ProbeStatus.OK, "cuda:0", observed=seen)
+    assert run_command.result_lines(result)[1] == (
+        "  meanwhile: 655 W, SM clock 1755 MHz, slowed down for heat or hardware reasons in 25% of the samples,"
+        " 0.471 J per images"
+    )
+
+
 def test_values_are_aligned_in_columns() -> None:
     values = (
         ProbeValue("bf16", "TFLOP/s", 1.0, 0.5, 2.0, 30),
@@ -151,7 +260,7 @@ def test_values_are_aligned_in_columns() -> None:
     result = ProbeResult(
         "matmul", ProbeStatus.INVALID, "cuda:0", values, message="bf16: wrong", notes=("still drifting",)
     )
-    assert cli.result_lines(result) == [
+    assert run_command.result_lines(result) == [
         "matmul on cuda:0: invalid",
         "  bf16: wrong",
         "                 median     p20    p80   n",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.config import ProbesConfig
-from gpuwatch.daemon import probe_process, probing
+from gpuwatch.daemon import probe_process
 from gpuwatch.daemon.probing import Schedule
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Absent, Device, DeviceProcess, DeviceSample, Int, ProbeStatus, Reason
-from gpuwatch.verdict import probe_run
+from gpuwatch.model import Absent, Device, DeviceProcess, DeviceSample, Int, Reason
+from gpuwatch.verdict import catalogue, probe_run
 
 GPU = Device(index=1, uuid="GPU-11", name="NVIDIA H200", pci_bus_id="0000:61:00.0")
 
@@ -49,35 +49,23 @@ def test_a_container_that_lists_host_pids_does_not_end_its_own_probe() -> None:
     assert probe_run.intruder([7], own=set(), invisible=set()) == 7
 
 
-def test_the_worst_outcome_decides_the_exit_code() -> None:
-    def code(*statuses: ProbeStatus) -> int:
-        return probe_run.exit_code([probe_run.failed("matmul", "", status) for status in statuses])
-
-    ok, invalid, busy, failed = ProbeStatus.OK, ProbeStatus.INVALID, ProbeStatus.BUSY, ProbeStatus.FAILED
-    assert code() == 3
-    assert code(ok, ok) == 0
-    assert code(ok, busy) == 75
-    assert code(busy, failed, ok) == 3
-    assert code(busy, failed, invalid) == 1
-
-
 def test_escape_sequences_of_a_probe_do_not_reach_the_terminal() -> None:
     assert probe_run.printable("\x1b[31mred\x1b[0m\tx\n") == "[31mred [0m x"
     assert len(probe_run.printable("x" * 999)) == 200
 
 
 def test_the_probes_of_the_checkout_are_found_and_a_users_folder_is_not(tmp_path: Path) -> None:
-    found = probing.probes_folder()
+    found = catalogue.folder()
     assert found is not None
     assert (found / "matmul.py").is_file()
     package = tmp_path / "gpuwatch"
     (tmp_path / "probes").mkdir()
     (tmp_path / "probes" / "__main__.py").write_text("")
-    assert probing.probes_folder(package) is None
+    assert catalogue.folder(package) is None
     (tmp_path / "gpuwatch_probes").mkdir()
     for name in ("__main__.py", "command.py"):
         (tmp_path / "gpuwatch_probes" / name).write_text("")
-    assert probing.probes_folder(package) == tmp_path / "gpuwatch_probes"
+    assert catalogue.folder(package) == tmp_path / "gpuwatch_probes"
 
 
 def test_the_list_of_probes_is_the_one_that_the_probes_have() -> None:
@@ -105,7 +93,7 @@ def test_nothing_runs_by_itself_unless_asked_for() -> None:
 
 
 def test_probes_wait_for_an_idle_gpu_and_run_once_per_interval() -> None:
-    schedule = Schedule(ProbesConfig(automatic=True, idle_after_s=60, every_s=1000))
+    schedule = Schedule(ProbesConfig(automatic=True, idle_after_s=60, every_s=1000, set=("matmul", "conv")))
 
     def due(now_s: int, *pids: int) -> str:
         return schedule.due(GPU, reading_of(*pids), now_s * SECOND)
@@ -116,6 +104,18 @@ def test_probes_wait_for_an_idle_gpu_and_run_once_per_interval() -> None:
     assert [due(62, 4242), due(70), due(129), due(130)] == ["", "", "", "conv"]
     schedule.started(GPU, "conv", 130 * SECOND)
     assert [due(140), due(1060), due(1061)] == ["", "", "matmul"]
+
+
+def test_without_a_choice_the_quick_set_runs_for_it_holds_what_a_diagnosis_compares_with() -> None:
+    schedule = Schedule(ProbesConfig(automatic=True, idle_after_s=60, every_s=1000))
+    seen = []
+    for turn in range(len(probe_run.QUICK)):
+        for now_s in (100 * turn, 100 * turn + 60):
+            name = schedule.due(GPU, reading_of(), now_s * SECOND)
+        seen.append(name)
+        schedule.started(GPU, name, (100 * turn + 60) * SECOND)
+    assert tuple(seen) == probe_run.QUICK
+    assert {"matmul", "copies", "memory", "launch"} == set(seen)
 
 
 def test_a_job_resets_the_idle_time_and_each_gpu_has_its_own() -> None:

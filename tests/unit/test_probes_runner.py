@@ -12,11 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch import wire
+from gpuwatch.config import ProbesConfig
 from gpuwatch.daemon import probing
 from gpuwatch.daemon.probe_process import Launch, ProbeProcess
+from gpuwatch.daemon.probe_service import ProbeService
 from gpuwatch.daemon.probing import Runner
+from gpuwatch.daemon.ring import Picture
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Device, DeviceProcess, DeviceSample, ProbeResult, ProbeStatus
+from gpuwatch.model import (
+    Absent,
+    Device,
+    DeviceProcess,
+    DeviceSample,
+    Inventory,
+    NodeInfo,
+    ProbeResult,
+    ProbeStatus,
+    Reason,
+)
 from gpuwatch.verdict import probe_run
 
 GPU = Device(index=1, uuid="GPU-11", name="NVIDIA H200", pci_bus_id="0000:61:00.0")
@@ -175,6 +189,19 @@ def test_force_runs_beside_others_and_marks_the_result(bench: Bench, stranger: i
     assert (result.status, result.contaminated) == (ProbeStatus.OK, True)
 
 
+@pytest.mark.parametrize("reason", [Reason.LOST, Reason.TIMEOUT, Reason.DRIVER])
+def test_a_gpu_that_does_not_answer_is_a_fault_and_not_busy(bench: Bench, reason: Reason) -> None:
+    bench.start(SAY_ANSWER)
+    bench.result()
+    assert bench.runner is not None
+    assert bench.runner.wait(20)
+    silent = DeviceSample(1, 1, processes_absent=Absent(reason))
+    refusal = bench.runner.begin("matmul", GPU, silent, bench.results.put)
+    assert refusal is not None
+    assert refusal.status is ProbeStatus.UNAVAILABLE, "a script that tries again later would never drain the node"
+    assert "cannot be read" in refusal.message
+
+
 def test_no_reading_is_not_taken_for_a_free_gpu(bench: Bench) -> None:
     bench.runner = Runner(folder=bench.tmp_path / "gpuwatch_probes", locks=bench.tmp_path)
     assert "no reading of GPU 1 yet" in bench.again(None)
@@ -218,7 +245,7 @@ def test_a_missing_python_is_named_with_the_setting(tmp_path: Path, folder: Path
 def test_an_unknown_probe_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no probe 'matmull'; did you mean matmul"):
         Runner(locks=tmp_path).start("matmull", GPU, reading_of(), lambda _result: None)
-    with pytest.raises(UsageError, match="there are: matmul, conv, dataloader"):
+    with pytest.raises(UsageError, match="there are: matmul, conv"):
         probe_run.find_probe("zzz")
 
 
@@ -332,3 +359,102 @@ def test_stop_leaves_nothing_behind(bench: Bench) -> None:
     assert gone(pid)
     assert bench.runner is not None
     assert bench.runner.running() == []
+
+
+def test_the_load_of_our_own_probe_does_not_keep_the_next_one_out(tmp_path: Path, folder: Path) -> None:
+    now_ns = [0]
+    env = {**os.environ, "FAKE_PROBE": SAY_ANSWER}
+    runner = Runner(folder=folder, locks=tmp_path, env=env, clock=lambda: now_ns[0])
+    results: queue.SimpleQueue[ProbeResult] = queue.SimpleQueue()
+    after = DeviceSample(1, 1, gpu_util_pct=87, mem_used_bytes=0, processes_absent=None)
+    assert "87 % busy with a process that cannot be seen" in runner.start("matmul", GPU, after, results.put)
+    assert runner.start("matmul", GPU, reading_of(), results.put) == ""
+    results.get(timeout=20)
+    assert runner.wait(20)
+    now_ns[0] += probing.OWN_LOAD_NS - 1
+    assert runner.start("matmul", GPU, after, results.put) == "", "NVML's figure is an average that is still ours"
+    results.get(timeout=20)
+    assert runner.wait(20)
+    now_ns[0] += probing.OWN_LOAD_NS
+    assert "87 % busy" in runner.start("matmul", GPU, after, results.put), "by then it is somebody else's"
+
+
+def test_a_long_probe_is_not_taken_for_a_hung_one() -> None:
+    for spec in probe_run.PROBES:
+        assert probe_run.timeout_s(spec, on_gpu=True, seconds=None) >= 2 * spec.gpu_s + 60
+        assert probe_run.timeout_s(spec, on_gpu=False, seconds=30.0) >= 2 * spec.cpu_s + 1200
+
+
+# --------------------------------------------------------------------------- what was seen meanwhile
+
+
+def test_the_result_says_what_the_gpu_did_meanwhile(bench: Bench, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    wait = f"import os,time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    assert bench.start(wait + SAY_ANSWER) == ""
+    assert bench.runner is not None
+    for second, watts in enumerate((600.0, 700.0)):
+        seen = DeviceSample(1, second * 1_000_000_000, gpu_util_pct=100, power_w=watts, sm_clock_mhz=1755)
+        bench.runner.check(seen)
+    bench.runner.check(DeviceSample(0, 0, power_w=5000.0))
+    go.touch()
+    observed = bench.result().observed
+    assert (observed["power_w"], observed["energy_j"], observed["sm_clock_mhz"]) == (650.0, 650.0, 1755.0)
+    assert observed["energy_per_tflop_j"] == 650.0
+    assert "tensor_active_pct" not in observed, "what was not read is not zero"
+
+
+def test_a_long_run_does_not_keep_all_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "MOST_SAMPLES", 4)
+    samples = [DeviceSample(1, number) for number in range(5)]
+    assert [sample.mono_ns for sample in probing.thinned(samples)] == [0, 2, 4]
+
+
+# --------------------------------------------------------------------------- the daemon survives its probes
+
+BAD_ENDINGS = {
+    "crash": ("import os; os.abort()", "signal 6"),
+    "out of memory": (
+        "import sys; print('matmul: CUDA out of memory', file=sys.stderr); sys.exit(1)",
+        "CUDA out of memory",
+    ),
+    "killed": ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+    "nan": (SAY_ANSWER.replace('"median":1.0', '"median":NaN'), "its output is no result"),
+    "silent": ("pass", "exit code 0 and no result"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ENDINGS)
+def test_the_daemon_publishes_why_a_probe_ended_and_the_gpu_is_free_again(
+    name: str, tmp_path: Path, folder: Path
+) -> None:
+    script, says = BAD_ENDINGS[name]
+    published: list[wire.StreamMessage] = []
+    woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+    runner = Runner(folder=folder, locks=tmp_path, env={**os.environ, "FAKE_PROBE": script})
+    picture = Picture(lambda samples: samples[-1])
+    picture.inventory = Inventory(NodeInfo("node1", "6.1", "boot", 64, 1 << 40), (GPU,))
+    picture.devices[1] = reading_of()
+    service = ProbeService(
+        runner,
+        ProbesConfig(),
+        picture,
+        publish=lambda make: published.append(make(1, len(published))),
+        wake=lambda: woken.put(None),
+    )
+    assert isinstance(service.answer(wire.StartProbe(7, "matmul", 1)), wire.Accepted)
+    woken.get(timeout=20)
+    assert runner.wait(20)
+    service.step()
+    (message,) = published
+    assert isinstance(message, wire.ProbeMessage)
+    assert message.result.status is ProbeStatus.FAILED
+    assert says in message.result.message
+    assert service.occupied == set()
+    lock = probing.lock_gpu(GPU.uuid, tmp_path)
+    assert lock >= 0, "the lock is free"
+    os.close(lock)
+    service.observe((reading_of(),), 1)
+    again = service.answer(wire.StartProbe(8, "conv", 1))
+    assert isinstance(again, wire.Accepted), again
+    service.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probes import dataloader, device, stats
+from probes import dataloader, device, peaks, stats
 from probes.__main__ import without_shadows
 from probes.report import BusyError, Report, UnavailableError, as_json, number, table
 
@@ -119,7 +119,7 @@ def test_numbers_keep_four_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "peak"),
+    ("name", "kind", "limit"),
     [
         ("NVIDIA H200", "bf16", 989.4),
         ("NVIDIA H100 80GB HBM3", "tf32", 494.7),
@@ -129,17 +129,23 @@ def test_numbers_keep_four_digits() -> None:
         ("Tesla V100-SXM2-16GB", "bf16", 0.0),
         ("NVIDIA A10G", "bf16", 0.0),
         ("AMD EPYC", "fp32", 0.0),
+        ("NVIDIA H200", "dram", 4800.0),
+        ("NVIDIA H200", "link", 63.0),
+        ("NVIDIA A100-SXM4-40GB", "dram", 1555.0),
+        ("NVIDIA A100 80GB PCIe", "link", 31.5),
+        ("NVIDIA GH200 480GB", "link", 450.0),
+        ("NVIDIA B200", "link", 0.0),
     ],
 )
-def test_peaks_are_those_of_the_very_part(name: str, kind: str, peak: float) -> None:
-    assert device.peak(name, kind) == peak
+def test_peaks_are_those_of_the_very_part(name: str, kind: str, limit: float) -> None:
+    assert peaks.peak(name, kind) == limit
 
 
 def test_a_figure_above_the_peak_is_impossible_and_one_at_it_is_not() -> None:
-    assert device.impossible("NVIDIA H200", "bf16", 989.4 * 1.019) == ""
-    assert "NVIDIA H200 cannot do more than 989.4 of bf16" in device.impossible("NVIDIA H200", "bf16", 3530.0)
-    assert device.impossible("NVIDIA H200", "fp32", 150.0, algorithm_factor=4.0) == ""
-    assert device.impossible("unknown", "bf16", 1e9) == ""
+    assert peaks.impossible("NVIDIA H200", "bf16", 989.4 * 1.019) == ""
+    assert "NVIDIA H200 cannot do more than 989.4 of bf16" in peaks.impossible("NVIDIA H200", "bf16", 3530.0)
+    assert peaks.impossible("NVIDIA H200", "fp32", 150.0, factor=4.0) == ""
+    assert peaks.impossible("unknown", "bf16", 1e9) == ""
 
 
 def _target(free: int, total: int, is_cuda: bool = True) -> device.Target:

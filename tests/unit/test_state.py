@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gpuwatch import wire
+from gpuwatch.client.events import KEEP_EVENTS
 from gpuwatch.client.state import HISTORY_TICKS, DeviceHistory, Link, NodeState, aged, connecting, fold, from_snapshot
 from gpuwatch.model import (
+    Absent,
+    ClocksEvent,
     Confidence,
     Device,
     DeviceSample,
     Diagnosis,
+    EventOrigin,
+    EventRecord,
     Finding,
     Inventory,
     NodeInfo,
     ProbeResult,
     ProbeStatus,
     ProcessInfo,
+    Reason,
     Role,
     Severity,
     Source,
     SourceKind,
 )
+from gpuwatch.model import EventKind as DriverEvent
 
 S = 1_000_000_000
 NODE = NodeInfo("node1", "6.1", "boot", 64, 1 << 40)
@@ -133,3 +142,106 @@ def test_probe_results_replace_those_of_the_same_probe_and_device() -> None:
 def test_goodbye_says_that_the_daemon_stopped_on_purpose() -> None:
     state = fold(live(), wire.Goodbye(7, 11), 0)
     assert (state.link, state.detail) == (Link.LOST, "the daemon stopped")
+
+
+# --------------------------------------------------------------------------- what happened, and recordings
+
+
+def heard(state: NodeState) -> list[tuple[str, str]]:
+    """Kinds and words of the events, oldest first."""
+    return [(event.kind.value, event.text) for event in reversed(state.events)]
+
+
+def test_a_finding_is_an_event_once_and_again_when_the_cause_changes() -> None:
+    state = live()
+    for seq, cause in enumerate(("python_bound", "python_bound", "loader_hung"), 11):
+        state = fold(state, wire.DiagnosisMessage(7, seq, diagnosis(5, cause)), 0)
+    found = [text for kind, text in heard(state) if kind == "finding"]
+    assert found == ["5: python_bound: s", "5: loader_hung: s"]
+
+
+def test_heat_is_an_event_when_it_begins_and_when_it_ends_and_a_power_cap_is_none() -> None:
+    state = live()
+    bits = [0, ClocksEvent.SW_POWER_CAP, ClocksEvent.SW_THERMAL, ClocksEvent.SW_THERMAL, 0]
+    for place, reasons in enumerate(bits):
+        second = 101 + place
+        message = tick(11 + place, second * S, DeviceSample(0, second * S, clocks_event_reasons=int(reasons)))
+        state = fold(state, message, second * S)
+    assert [text for kind, text in heard(state) if kind == "throttle"] == [
+        "clocks held down: too hot (driver)",
+        "clocks free again: too hot (driver) over",
+    ]
+
+
+def test_a_gpu_that_hangs_and_one_that_is_lost_are_events_of_that_gpu() -> None:
+    state = live()
+    stuck = DeviceSample(1, 101 * S)
+    for place in range(8):
+        second = 101 + place
+        fine = DeviceSample(0, second * S, gpu_util_pct=Absent(Reason.LOST) if place > 5 else 5)
+        state = fold(state, tick(11 + place, second * S, fine, stuck), second * S)
+    told = [(event.device_index, event.text) for event in reversed(state.events) if event.kind.value == "gpu"]
+    assert told == [(1, "its driver call does not return"), (0, "the GPU is lost: reset or reboot")]
+
+
+def test_jobs_that_begin_and_end_are_events() -> None:
+    state = fold(live(), wire.ProcessesMessage(7, 11, (info(5),)), 0)
+    state = fold(state, wire.ProcessesMessage(7, 12, (), (5,)), 0)
+    assert [text for kind, text in heard(state) if kind == "job"] == [
+        "5 python a.py of ada began",
+        "5 python a.py of ada ended",
+    ]
+
+
+def test_a_lost_daemon_is_an_event_at_our_own_time_and_events_outlive_it() -> None:
+    state = aged(live(now_ns=0), 11 * S)
+    assert state.events[0].text.startswith("lost the daemon")
+    assert state.events[0].wall_ns == 100 * S + 11 * S
+    back = from_snapshot(state, wire.Snapshot(1, 8, 1, wire.PROTOCOL, INVENTORY, None, (), (), ()), 12 * S)
+    assert [event.text for event in back.events][:1] == ["readings come"]
+    assert len(back.events) == len(state.events) + 1
+
+
+def test_events_are_bounded() -> None:
+    state = live()
+    for n in range(KEEP_EVENTS + 20):
+        message = wire.DiagnosisMessage(7, 11 + n, diagnosis(5, f"cause_{n}"))
+        state = fold(state, message, 0)
+    assert len(state.events) == KEEP_EVENTS
+
+
+def test_a_recording_that_goes_back_takes_its_future_from_the_charts() -> None:
+    state = live()
+    for second in (101, 102, 103):
+        state = fold(state, tick(state.seq + 1, second * S, DeviceSample(0, second * S)), 0)
+    state = fold(state, tick(state.seq + 1, 50 * S, DeviceSample(0, 50 * S)), 0)
+    assert [s.mono_ns // S for s in state.history[0].samples] == [50]
+
+
+def test_a_recording_that_is_held_is_not_stale() -> None:
+    state = live(now_ns=0)
+    assert state.inventory is not None
+    recorded = msgspec.structs.replace(INVENTORY, source=Source(SourceKind.RECORDED, "a.gwrec"))
+    state = fold(state, wire.InventoryMessage(7, 11, recorded), 0)
+    held = fold(state, wire.ReplayPosition(7, 12, 0, 5.0, 40.0, 1.0, paused=True), 5 * S)
+    playing = fold(state, wire.ReplayPosition(7, 12, 0, 5.0, 40.0, 1.0, paused=False), 5 * S)
+    assert aged(held, 9 * S).link is Link.LIVE
+    assert aged(playing, 9 * S).link is Link.STALE
+
+
+def test_one_of_many_hosts_keeps_a_shorter_past() -> None:
+    state = msgspec.structs.replace(live(), keep_ticks=5)
+    for second in range(101, 120):
+        state = fold(state, tick(state.seq + 1, second * S, DeviceSample(0, second * S)), 0)
+    assert len(state.history[0].samples) == 5
+
+
+def test_an_xid_is_one_event_also_when_it_is_told_again_after_a_gap() -> None:
+    record = EventRecord(0, 90 * S, 95 * S, DriverEvent.XID, EventOrigin.APPLICATION, 31, text="bad access")
+    state = fold(live(), wire.Telemetry(7, 11, events=(record,)), 0)
+    again = wire.Snapshot(1, 7, 20, wire.PROTOCOL, INVENTORY, None, (), (), ())
+    state = fold(from_snapshot(state, again, 0), wire.Telemetry(7, 21, events=(record,), complete=True), 0)
+    told = [event for event in state.events if event.kind.value == "xid"]
+    assert [(event.text, event.severity, event.wall_ns) for event in told] == [
+        ("XID 31: bad access", Severity.WARNING, 95 * S)
+    ]

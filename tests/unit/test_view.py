@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tui"))
 
-from tui_states import MAIN, NOW_NS, SECOND, STATES, live, processes
+from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live, processes
 
-from gpuwatch.model import Reason
-from gpuwatch.tui import columns, facts
+from gpuwatch.model import Absent, Reason
+from gpuwatch.tui import columns, facts, series
+from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.diagnosis import account_rows
 from gpuwatch.tui.help import KEYS, help_rows
 from gpuwatch.tui.processes import read_rates
@@ -35,7 +36,7 @@ from gpuwatch.tui.text import (
     width_of,
     wrap,
 )
-from gpuwatch.tui.view import screen
+from gpuwatch.tui.view import VIEWS, screen
 
 
 def drawn(state: str, width: int = 80, height: int = 24, **options: object) -> list[Row]:
@@ -109,7 +110,7 @@ def test_every_reason_has_words(reason: Reason) -> None:
 
 
 def test_a_recording_says_so_on_every_view() -> None:
-    for view in ("overview", "processes", "diagnosis", "help"):
+    for view in VIEWS:
         text = plain(drawn("recorded", view=view))
         assert "RECORDED" in text
         assert "starved-loader.gwrec of 2026-11-29" in text
@@ -248,3 +249,72 @@ def test_ascii_keeps_the_width() -> None:
 def test_selection_is_marked_once() -> None:
     row = selected(selected((("x", "sm"),)))
     assert row == (("x", "sm@selected"),)
+
+
+# --------------------------------------------------------------------------- long windows, hosts, processes
+
+
+def test_the_windows_own_past_is_never_asked_for_twice() -> None:
+    state = STATES["past"]
+    assert series.request_for(state, 0, 3600) is None
+    assert series.request_for(state, 0, 60) is None
+    assert series.request_for(state, 1, 3600) is not None
+    later = replace(state, tick_mono_ns=state.tick_mono_ns + 13 * SECOND)
+    assert series.request_for(later, 0, 3600) is not None
+
+
+def test_the_least_and_the_most_of_an_hour_are_written_not_only_drawn() -> None:
+    text = plain(drawn("past", view="gpu", window_s=3600))
+    assert "busy 15-100 %" in text
+    assert "T" in next(line for line in text.splitlines() if line.startswith("held"))
+
+
+def test_without_history_nothing_is_claimed_about_clocks() -> None:
+    assert "nothing held" not in plain(drawn("live1", view="gpu", window_s=86_400))
+    assert "is not known" in plain(drawn("live1", view="gpu", window_s=86_400))
+
+
+def test_a_daemon_too_old_for_history_is_said() -> None:
+    state = replace(live(1), past_refusal="not a gpuwatch request: unknown tag")
+    text = plain(screen(state, ViewOptions(view="gpu", window_s=3600), 80, 24, now_ns=NOW_NS))
+    assert "unknown tag" in text
+
+
+def test_a_ceiling_is_the_best_that_a_clean_probe_has_reached_on_this_gpu() -> None:
+    state = STATES["probed"]
+    assert state.inventory is not None
+    card = state.inventory.devices[0]
+    assert series.ceilings(state, card)["pcie_rx_bytes_per_s"] == (54.9e9, "copies")
+    dirty = replace(state, probes=tuple(replace(p, contaminated=True) for p in state.probes))
+    assert series.ceilings(dirty, card) == {}
+    assert series.ceilings(state, replace(card, uuid="GPU-other")) == {}
+
+
+def test_hosts_without_contact_come_before_those_with_findings() -> None:
+    hosts = fleet()
+    names = [host_list.name_of(hosts[place]) for place in host_list.order(hosts, ViewOptions())]
+    assert names[:2] == ["gpu-lost", "ssh://gpu-old"]
+    assert names.index("gpu-starved") < names.index("gpu-ok")
+
+
+def test_a_sum_of_memory_that_is_not_complete_is_no_number() -> None:
+    text = plain(host_list.rows((STATES["absent"],), ViewOptions(view="hosts"), 120, 10))
+    assert " n/a" in text
+
+
+def test_a_reading_that_is_absent_sorts_last_and_not_as_zero() -> None:
+    state = live(2)
+    idle = replace(state.processes[MAIN], cpu_pct=0.0)
+    blind = replace(state.processes[MAIN + 1], cpu_pct=Absent(Reason.NO_PERMISSION))
+    state = replace(state, processes=state.processes | {MAIN: idle, MAIN + 1: blind})
+    order = process_order(state, ViewOptions(sort="cpu"))
+    assert order[-2:] == (MAIN, MAIN + 1)
+
+
+def test_the_footer_says_how_to_quit_at_every_width() -> None:
+    for width in range(60, 161):
+        for view in VIEWS:
+            assert "?" in plain(drawn("live1", width, view=view)[-1:])
+            assert "quit" in plain(drawn("live1", width, view=view)[-1:]) or "diagnose" in plain(
+                drawn("live1", width, view=view)[-1:]
+            )

@@ -1,6 +1,6 @@
-"""Where a screen's states come from, as the UI sees it.
+"""Where a screen's states come from.
 
-Owns: the Feed protocol, so that tests and later sources (many hosts, a seekable replay) slot in. Refuses: sockets.
+Owns: the Feed protocol: a daemon here, one behind ssh, one that we started, a script in a test. Refuses: sockets.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpuwatch.client.state import NodeState
-from gpuwatch.wire import StartDiagnosis
+from gpuwatch.wire import GetHistory, ReplayControl, StartDiagnosis, StartProbe
+
+Asked = StartDiagnosis | StartProbe | GetHistory | ReplayControl
+"""What a person can ask a daemon for."""
 
 
 class Feed(Protocol):
@@ -17,10 +20,10 @@ class Feed(Protocol):
 
     def step(self, timeout_s: float) -> NodeState:
         """Wait at most ``timeout_s`` for news and give the state as it is then. A silent or lost daemon is a state,
-        not an error; what is raised ends the UI."""
+        not an error; what is raised ends the feed."""
 
-    def request(self, message: StartDiagnosis, /) -> None:
-        """Send a request; its answer arrives as ``NodeState.notice`` or in the stream."""
+    def request(self, message: Asked, /) -> None:
+        """Send a request; its answer arrives in a later state."""
 
     def close(self) -> None:
         """Give back sockets and child processes."""

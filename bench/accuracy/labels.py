@@ -1,0 +1,179 @@
+"""Labelled runs: what was measured, and which labels count.
+
+Owns: reading ``results*.json`` and ``labels.json``, and the admission of a label. Refuses: any look at a recording.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gpuwatch.errors import InputNotFoundError, RecordingError
+from probes.faults.cases import ADMIT_FROM, DECOY_BELOW, LOOK_ALIKE_BELOW
+
+HEALTHY, UNATTRIBUTED = "healthy", "unattributed"
+UNSEEN_FROM_SEED = 100
+"""Draws below are for fitting rules, draws from here on are for reporting."""
+
+FAMILIES = {
+    "input": (
+        "loader_in_main_process", "loader_too_few_workers", "loader_slow_transform", "loader_storage_bandwidth",
+        "loader_storage_latency", "loader_small_files", "loader_worker_restart", "loader_collate_or_ipc",
+        "loader_hung", "shm_too_small",
+    ),
+    "host": (
+        "host_preprocessing", "python_bound", "launch_bound", "batch_too_small", "host_sync", "gil_contention",
+        "gc_pauses", "cpu_oversubscribed", "cpu_quota_throttled", "memory_thrash", "recompilation",
+        "allocator_thrash", "checkpoint_stall", "logging_or_eval_stall",
+    ),
+    "transfer": ("pageable_copies", "pcie_bound", "pcie_link_degraded", "nvlink_or_collective_wait"),
+    "device": (
+        "memory_bandwidth_bound", "tensor_cores_unused", "power_capped", "thermal_throttle", "hw_slowdown",
+        "ecc_or_xid", "gpu_lost", "gpu_shared",
+    ),
+    "use": ("idle_process_holds_memory", "model_on_cpu", "gpu_memory_leak", "gpu_memory_nearly_full", "idle"),
+    HEALTHY: (HEALTHY, "warming_up"),
+}  # fmt: skip
+FAMILY_OF = {cause: family for family, causes in FAMILIES.items() for cause in causes}
+
+
+class Twin(Struct, frozen=True):
+    """The same job with one repair."""
+
+    role: str
+    """own, look_alike or advice."""
+    name: str
+    change: dict[str, Any]
+    rate: float | None = None
+    error: str = ""
+
+
+class Speed(Struct, frozen=True):
+    """Samples per second, by the job's own count."""
+
+    rate: float
+
+
+class Run(Struct, frozen=True):
+    """One labelled job."""
+
+    case: str
+    kind: str
+    """cause, control, decoy or several."""
+    level: str = ""
+    seed: int = 0
+    causes: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    measured: bool = True
+    file: str = ""
+    pid: int = 0
+    cpus: int = 0
+    plan: dict[str, Any] = {}
+    fault: Speed | None = None
+    twins: tuple[Twin, ...] = ()
+    error: str = ""
+    folder: str = ""
+
+    @property
+    def unseen(self) -> bool:
+        """Its parameters were drawn after the rules."""
+        return self.seed >= UNSEEN_FROM_SEED
+
+    def gain(self, twin: Twin) -> float | None:
+        """Speed-up of a repair; None when either speed is missing, infinity when the job stood still."""
+        if self.fault is None or twin.rate is None:
+            return None
+        if self.fault.rate <= 0:
+            return float("inf") if twin.rate > 0 else None
+        return twin.rate / self.fault.rate
+
+
+class _Document(Struct):
+    runs: tuple[Run, ...]
+    begun: int = 0
+
+
+class Standing(enum.StrEnum):
+    """What a label is good for."""
+
+    CAUSE = "cause"
+    QUIET = "quiet"
+    """Nothing is to be named: a control, a decoy, or a fault whose repair gains nothing."""
+    SEVERAL = "several"
+    APART = "apart"
+    """Not scored; the reason says why."""
+
+
+class Label(Struct, frozen=True):
+    """A run's label after its own measurements have been heard."""
+
+    standing: Standing
+    reason: str
+    gain: float | None = None
+
+
+def read(folders: Iterable[Path]) -> list[Run]:
+    """The runs of these folders; of several runs of one draw the last with a recording. Raises GpuwatchError."""
+    found: dict[tuple[str, str, str, int], Run] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputNotFoundError(f"{folder}: no such folder; make one with: make faults")
+        paths = sorted([*folder.glob("results*.json"), *folder.glob("labels.json")])
+        for document in sorted(map(_document, paths), key=lambda d: d.begun):
+            for run in document.runs:
+                key = (str(folder), run.case, run.level, run.seed)
+                if run.file or key not in found:
+                    found[key] = msgspec.structs.replace(run, folder=str(folder))
+    return list(found.values())
+
+
+def _document(path: Path) -> _Document:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Document)
+    except (OSError, msgspec.DecodeError) as exc:
+        raise RecordingError(f"{path}: cannot be read as results of `make faults` ({exc})") from None
+
+
+def label(run: Run) -> Label:
+    """Whether the label counts, by the intervention: own repair ≥ 1.15×, look-alikes < 1.10×."""
+    if not run.file:
+        return Label(Standing.APART, run.error or "not recorded")
+    own = [g for t in run.twins if t.role == "own" and (g := run.gain(t)) is not None]
+    best = max(own, default=None)
+    if run.kind in ("control", "decoy"):
+        if best is not None and best > DECOY_BELOW:
+            return Label(Standing.APART, f"not a decoy here: its repair gains {best:.2f}x", best)
+        return Label(Standing.QUIET, "nothing is wrong", best)
+    if not run.measured:
+        return Label(Standing.CAUSE if run.kind == "cause" else Standing.SEVERAL, "true by construction")
+    if best is None:
+        return Label(Standing.APART, "its own repair was not measured: " + _errors(run))
+    if run.kind == "several":
+        enough = best >= ADMIT_FROM
+        return Label(Standing.SEVERAL if enough else Standing.APART, f"repairs gain up to {best:.2f}x", best)
+    helpful = [t.name for t in run.twins if t.role == "look_alike" and (run.gain(t) or 0.0) >= LOOK_ALIKE_BELOW]
+    if best < DECOY_BELOW:
+        return Label(Standing.QUIET, f"the fault costs nothing here: its repair gains {best:.2f}x", best)
+    if best < ADMIT_FROM:
+        return Label(Standing.APART, f"too mild: its repair gains {best:.2f}x", best)
+    if helpful:
+        return Label(Standing.APART, f"not one cause: {', '.join(helpful)} helps as well", best)
+    gained = "its repair makes it move at all" if best == float("inf") else f"its repair gains {best:.2f}x"
+    return Label(Standing.CAUSE, gained, best)
+
+
+def _errors(run: Run) -> str:
+    return next((t.error for t in run.twins if t.error), "no twin was run")
+
+
+def severity(gain: float | None) -> str:
+    """Band of the share of speed that the fault costs: 1 - 1/gain."""
+    if gain is None or gain <= 1.0:
+        return "none"
+    lost = 1.0 - 1.0 / gain
+    return "mild" if lost < 0.25 else "medium" if lost < 0.5 else "severe"

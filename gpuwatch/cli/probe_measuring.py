@@ -1,0 +1,238 @@
+"""Measuring in the foreground: which probes on which devices, one after another, and leaving in time.
+
+Owns: the options that every measuring sub-command has, the wait for a probe, the time limit. Refuses: judging.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gpuwatch.daemon.probing import Runner
+    from gpuwatch.model import Device, DeviceSample, ProbeResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOOK_S = 0.25
+"""How often the GPU's processes are read while a probe runs: somebody's job must not wait a second for us."""
+SETTLE_S = 2.0
+"""After one of our own probes, its process and utilization may still be listed for a moment."""
+
+
+class Gpu(NamedTuple):
+    """The GPU to measure, and a way to read who is on it and what it does."""
+
+    device: Device
+    read: Callable[[], DeviceSample]
+
+
+class Missing(NamedTuple):
+    """A device that cannot be had."""
+
+    device: str
+    message: str
+
+
+Place = Gpu | Missing | None
+"""None is the CPU."""
+
+
+def options(command: Callable[P, R]) -> Callable[P, R]:
+    """The names of probes and the options about where and how long to measure."""
+    for option in reversed(
+        (
+            click.argument("names", nargs=-1, metavar="[NAME]..."),
+            click.option("--set", "chosen", type=click.Choice(["quick", "ci", "full"]), help="Probes of this set."),
+            click.option(
+                "--device",
+                default="cuda:0",
+                show_default=True,
+                help="cuda:N, as numbered by `gpuwatch status`, all (every GPU in turn), or cpu.",
+            ),
+            click.option("--seconds", type=click.FloatRange(0.01, 600), help="Measuring time of each case."),
+            click.option("--force", is_flag=True, help="Run beside other jobs. The result is marked as contaminated."),
+            click.option(
+                "--wait", "wait_s", type=click.FloatRange(0, 86400), default=0.0, help="Seconds to wait for a busy GPU."
+            ),
+            click.option(
+                "--timeout",
+                "timeout_s",
+                type=click.FloatRange(1, 86400),
+                help="Stop after so many seconds: exit code 124.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_probes(names: Sequence[str], chosen: str | None, otherwise: Sequence[str] = ()) -> list[str]:
+    """Names of the probes to run, each once. Raises UsageError for an unknown one, and when none is named."""
+    from gpuwatch.errors import UsageError
+    from gpuwatch.verdict import catalogue, probe_run
+
+    wanted = [spec.name for spec in catalogue.members(chosen, probe_run.PROBES)] if chosen else []
+    wanted += [probe_run.find_probe(name).name for name in names]
+    wanted = wanted or [probe_run.find_probe(name).name for name in otherwise]
+    if not wanted:
+        raise UsageError("no probe named: give names (see: gpuwatch probe list) or --set quick, ci or full")
+    return list(dict.fromkeys(wanted))
+
+
+def default_seconds(chosen: str | None) -> float | None:
+    """Measuring time of a set, None for the probes' own."""
+    from gpuwatch.verdict.catalogue import QUICK_SECONDS
+
+    return QUICK_SECONDS if chosen == "quick" else None
+
+
+def device_index(text: str) -> int | None:
+    """N of "cuda:N" (0 for "cuda"), None for "cpu". Raises UsageError."""
+    from gpuwatch.errors import UsageError
+
+    if text == "cpu":
+        return None
+    match = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", text)
+    if match is None:
+        raise UsageError(f"--device {text}: expected cpu, all or cuda:N, such as cuda:0")
+    return int(match[1] or 0)
+
+
+def places(device: str) -> list[Place]:
+    """The devices that ``--device`` names. Raises UsageError for a wrong name or number."""
+    if device == "all":
+        return list(find_gpus(None))
+    index = device_index(device)
+    return [None] if index is None else list(find_gpus(index))
+
+
+def find_gpus(index: int | None) -> list[Gpu | Missing]:
+    """The GPU with NVML's number ``index``, or all; a ``Missing`` where there is none to be had.
+
+    Raises UsageError for a wrong number.
+    """
+    from gpuwatch.collect.nvml import Nvml
+    from gpuwatch.errors import UsageError
+    from gpuwatch.model import DriverState
+
+    label = "cuda" if index is None else f"cuda:{index}"
+    nvml = Nvml()
+    state, hint = nvml.open()
+    if state is not DriverState.OK:
+        return [Missing(label, f"{(hint or state.value).rstrip('.')}; without a GPU use --device cpu")]
+    devices = nvml.devices()
+    wanted = [device for device in devices if index is None or device.index == index]
+    if not wanted:
+        raise UsageError(f"--device {label}: this machine has cuda:0 to cuda:{len(devices) - 1}")
+
+    def reading(number: int) -> Callable[[], DeviceSample]:
+        reader = nvml.reader(number)
+        return lambda: reader.read(time.monotonic_ns())
+
+    return [Gpu(device, reading(device.index)) for device in wanted]
+
+
+class Session:
+    """Runs probes one at a time within the time limit of the whole command."""
+
+    def __init__(
+        self, runner: Runner, *, force: bool = False, wait_s: float = 0.0, timeout_s: float | None = None
+    ) -> None:
+        self._runner = runner
+        self._force = force
+        self._wait_s = wait_s
+        self._timeout_s = timeout_s
+        self._end = None if timeout_s is None else time.monotonic() + timeout_s
+        self.timed_out = False
+
+    def run(self, probe: str, place: Place, seconds: float | None, python: str = "") -> ProbeResult:
+        """One probe from start to end, watching for others on its GPU; its progress goes to stderr."""
+        from gpuwatch.model import ProbeResult, ProbeStatus
+
+        if isinstance(place, Missing):
+            return ProbeResult(probe, ProbeStatus.UNAVAILABLE, place.device, message=place.message)
+        if self._late():
+            return self._out_of_time(probe, place)
+        results: queue.SimpleQueue[ProbeResult] = queue.SimpleQueue()
+        refusal = self._begin(probe, place, seconds, python, results.put)
+        if refusal is not None:
+            return refusal
+        while True:
+            try:
+                result = results.get(timeout=LOOK_S)
+            except queue.Empty:
+                if place:
+                    self._runner.check(place.read())
+                if self._late():
+                    self._runner.stop()
+                continue
+            return self._out_of_time(probe, place) if self.timed_out else result
+
+    def _begin(
+        self, probe: str, gpu: Gpu | None, seconds: float | None, python: str, done: Callable[[ProbeResult], None]
+    ) -> ProbeResult | None:
+        """Start, or the refusal, after waiting for a busy GPU as long as is wanted."""
+        from gpuwatch.model import ProbeStatus
+
+        patience = max(self._wait_s, SETTLE_S if self._runner.has_run else 0.0)
+        give_up = time.monotonic() + patience
+        while True:
+            refusal = self._runner.begin(
+                probe,
+                gpu.device if gpu else None,
+                gpu.read() if gpu else None,
+                done,
+                seconds=seconds,
+                force=self._force,
+                progress=lambda line: click.echo(line, err=True),
+                python=python,
+            )
+            if refusal is None or refusal.status is not ProbeStatus.BUSY:
+                return refusal
+            if time.monotonic() >= give_up or self._late():
+                return refusal
+            time.sleep(LOOK_S)
+
+    def _late(self) -> bool:
+        self.timed_out = self.timed_out or (self._end is not None and time.monotonic() >= self._end)
+        return self.timed_out
+
+    def _out_of_time(self, probe: str, gpu: Gpu | None) -> ProbeResult:
+        from gpuwatch.model import ProbeStatus
+        from gpuwatch.verdict import probe_run
+
+        result = probe_run.failed(probe, f"not finished within --timeout {self._timeout_s:g} s", ProbeStatus.FAILED)
+        return probe_run.on_device(result, gpu.device) if gpu else result
+
+
+@contextmanager
+def session(
+    python: str | None, *, force: bool = False, wait_s: float = 0.0, timeout_s: float | None = None
+) -> Iterator[Session]:
+    """A session; however we end, the probe must not stay on the GPU: it has a session of its own and hears no Ctrl-C
+    or hangup."""
+    from gpuwatch.config import load
+    from gpuwatch.daemon.probing import Runner
+
+    runner = Runner(python or load().config.probes.python)
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield Session(runner, force=force, wait_s=wait_s, timeout_s=timeout_s)
+    finally:
+        runner.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)

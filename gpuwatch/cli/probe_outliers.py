@@ -1,0 +1,51 @@
+"""``gpuwatch probe outliers``: which node of many is worse than its peers, from a folder of results.
+
+Owns: reading the folder. Refuses: the verdicts (verdict.outliers).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuwatch.cli import probe_output
+
+
+@click.command("outliers")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--max-regression", metavar="PERCENT", help='Worse than the peers by more than this, such as "5%".')
+@probe_output.options
+def command(folder: Path, max_regression: str | None, form: str | None, exit_zero: bool, fail_on: str) -> int:
+    """Compare the results of many nodes, one file of `probe run --json` per node, and name those that are worse.
+
+    Files of one host are taken together. Exit codes: 0 none, 1 an outlier or a probe that only one node lacks, 2 far
+    off or wrong arithmetic, 3 too few nodes to say.
+    """
+    from gpuwatch.cli.probe_files import read_document
+    from gpuwatch.errors import InputNotFoundError
+    from gpuwatch.model import ProbeResult
+    from gpuwatch.verdict.outliers import Node, outliers
+    from gpuwatch.verdict.policy import percentage
+    from gpuwatch.verdict.report_text import report
+
+    if not folder.is_dir():
+        raise InputNotFoundError(f"{folder}: no such folder")
+    paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.is_file())
+    if not paths:
+        raise InputNotFoundError(f"{folder}: no file that ends in .json")
+    found: dict[str, list[ProbeResult]] = {}
+    for path in paths:
+        document = read_document(path)
+        found.setdefault(document.host or path.stem, []).extend(document.results)
+    nodes = [Node(name, tuple(results)) for name, results in found.items()]
+    share = None if max_regression is None else percentage(max_regression, "--max-regression")
+    judgement = outliers(nodes, share, f"probe outliers among {len(nodes)} nodes")
+    return probe_output.emit(
+        judgement,
+        probe_output.Output(form or "text", exit_zero, fail_on),
+        "probe-outliers",
+        {"nodes": list(found)},
+        lambda: report(judgement, "peers", "node"),
+        columns=("peers", "node"),
+    )

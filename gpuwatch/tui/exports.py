@@ -1,0 +1,48 @@
+"""The current view to a file.
+
+Owns: names that overwrite nothing, and what the JSON of a view holds. Refuses: drawing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from gpuwatch.client.state import NodeState
+from gpuwatch.export.jsonable import document, dumps
+
+
+def write(folder: Path, view: str, suffix: str, text: str, now: datetime) -> str:
+    """Write ``gpuwatch-VIEW-TIME.SUFFIX`` without overwriting; one line with where it is, or why not."""
+    stem = f"gpuwatch-{view}-{now:%Y%m%d-%H%M%S}"
+    for number in range(1, 100):
+        path = folder / f"{stem}{f'-{number}' if number > 1 else ''}.{suffix}"
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text if text.endswith("\n") else text + "\n")
+        except FileExistsError:
+            continue
+        except OSError as exc:
+            return f"not written: {path}: {exc.strerror}"
+        return f"written: {path}"
+    return f"not written: {folder}: too many files of this second"
+
+
+def as_json(state: NodeState, view: str) -> str:
+    """What the screen knows of the node, as JSON (schema gpuwatch.view/1)."""
+    body: dict[str, object] = {
+        "view": view,
+        "endpoint": state.endpoint,
+        "link": state.link.value,
+        "inventory": state.inventory,
+        "wall_ns": state.tick_wall_ns,
+        "devices": [state.devices[index] for index in sorted(state.devices)],
+        "host": state.host,
+        "processes": [{"info": info, "sample": state.processes.get(pid)} for pid, info in sorted(state.infos.items())],
+        "diagnoses": state.diagnoses,
+        "probes": state.probes,
+        "events": state.events,
+    }
+    if view == "gpu":
+        body["past"] = state.past
+    return dumps(document("view", body))

@@ -1,0 +1,63 @@
+"""A judgement as the one line of a Nagios plugin, with performance data.
+
+Owns: the line, and the exit code in the plugin's range 0 to 3. Refuses: deciding. A probe that was skipped because
+somebody uses the GPU is UNKNOWN here: a monitor must not take "not measured" for "well".
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpuwatch.verdict.report_text import figure, percent
+from gpuwatch.verdict.verdicts import NAGIOS, Judgement, Row
+
+_WORST_FIRST = ("critical", "warn", "unknown", "skip", "ok", "note")
+
+
+def exit_code(code: int) -> int:
+    """A plugin's exit code: 0, 1, 2, and 3 for everything else."""
+    return code if code in NAGIOS else 3
+
+
+def report(judgement: Judgement, code: int | None = None) -> str:
+    """ "GPUWATCH PROBE CRITICAL - matmul.bf16 cuda:0 -7.1 % … | 'matmul.bf16_cuda:0'=735;…"."""
+    word = NAGIOS.get(judgement.exit_code if code is None else code, "UNKNOWN")
+    rows = [row for row in judgement.rows if row.level is judgement.level]
+    worst = sorted(rows, key=lambda row: row.improvement or 0.0)
+    said = "; ".join(_said(row) for row in worst[:3]) if word != "OK" else ""
+    text = said or judgement.exit_reason
+    data = " ".join(filter(None, map(_data, judgement.rows)))
+    line = f"GPUWATCH PROBE {word} - {_clean(text)}"
+    return f"{line} | {data}" if data else line
+
+
+def _said(row: Row) -> str:
+    change = ""
+    if row.improvement is not None:
+        change = f" {percent(row.improvement)}"
+        if row.low is not None and row.high is not None:
+            change += f" (95 % {percent(row.low)} … {percent(row.high)})"
+    reason = "" if change else f": {row.reason}" if row.reason else ""
+    return f"{row.name} {row.device} {row.verdict.value}{change}{reason}".strip()
+
+
+def _data(row: Row) -> str:
+    """'label'=value[unit];warn;crit: the limits are those at which a change counts, and twice that."""
+    if row.after is None:
+        return ""
+    warn = critical = ""
+    if row.before is not None and row.tolerance is not None:
+        once, twice = 1 + row.tolerance, (1 + row.tolerance) ** 2
+        limits = (
+            (row.before / once, row.before / twice) if row.higher_is_better else (row.before * once, row.before * twice)
+        )
+        # "10:" means: alert below 10. A plain "10" means: alert above 10.
+        warn, critical = (f"{figure(limit)}{':' if row.higher_is_better else ''}" for limit in limits)
+    unit = {"µs": "us", "ms": "ms", "s": "s"}.get(row.unit, "")
+    label = re.sub(r"['=\s|]", "_", f"{row.name}_{row.device}" if row.device else row.name)
+    return f"'{label}'={figure(row.after)}{unit};{warn};{critical}"
+
+
+def _clean(text: str) -> str:
+    """The bar begins the performance data."""
+    return " ".join(text.replace("|", "/").split())

@@ -1,0 +1,140 @@
+"""One job and what is arranged around it: begin, change, watch, end.
+
+Owns: the order of these, and speeds from the job's own step log. Refuses: choosing what to run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from . import cases as table
+from .host import Crowd, Forker, NotHereError, Peer, Quota
+from .plan import Plan, Values, encode, plan_of
+
+READY_S = 60.0
+"""For a CUDA context, a network and a heap of objects, on a crowded machine."""
+
+
+class Stage:
+    """A job and what is arranged around it."""
+
+    def __init__(self, forker: Forker, sizes: Mapping[str, float], plan: Plan) -> None:
+        self._forker, self._sizes, self.plan, self._present = forker, sizes, plan, plan
+        self.job: Peer = forker.job()
+        self.error = ""
+        self._marks: list[tuple[float, int]] = []
+        self._steps = 0
+        self._around: list[Any] = []
+        self._quota: Quota | None = None
+        self._store: tuple[Peer, int] | None = None
+
+    def begin(self) -> None:
+        """Arrange the surroundings, then give the job its plan."""
+        self._arrange(self.plan)
+        self._start(self.plan)
+
+    def change(self, change: Values, *, fresh: bool) -> None:
+        """Go on with a changed plan, in a new process where this one cannot."""
+        plan = plan_of(asdict(self.plan), change)
+        if fresh or self.job.ended or self.error:
+            self.job.end()
+            self.job = self._forker.job()
+        # What the present phase still uses goes when the next one has begun.
+        before, self._around, self._store = self._around, [], None
+        self._arrange(plan)
+        try:
+            self._start(plan)
+        finally:
+            _end_all(before)
+
+    def until_steps(self, count: int, timeout_s: float) -> None:
+        """Wait for so many steps of the present phase, or the time."""
+        deadline = time.monotonic() + timeout_s
+        while self._steps < count and not self.error and (left := deadline - time.monotonic()) > 0:
+            if self._present.net == "none" or (self._present.guard and left < timeout_s - 1.0):
+                return
+            self._take(min(left, 0.25))
+
+    def rate(self, seconds: float) -> float:
+        """Samples per second over the next so many seconds; up to three times as many when steps are that long."""
+        begin = time.monotonic()
+        while not self.error and not self.job.ended:
+            passed = time.monotonic() - begin
+            several = len([mark for mark in self._marks if mark[0] >= begin]) > 2
+            if passed >= seconds and (several or passed >= 3 * seconds):
+                break
+            self._take(0.1)
+        return self.rate_between(begin, time.monotonic())
+
+    def rate_between(self, begin: float, end: float) -> float:
+        """Samples per second between two instants; 0.0 when no step ended in between."""
+        while self._take(0.0):
+            pass
+        inside = [mark for mark in self._marks if begin <= mark[0] <= end]
+        if len(inside) < 2:
+            return 0.0
+        (t0, n0), (t1, n1) = inside[0], inside[-1]
+        return round((n1 - n0) / (t1 - t0), 2) if t1 > t0 else 0.0
+
+    def end(self) -> None:
+        """End everything."""
+        self.job.end()
+        _end_all(self._around)
+        if self._quota:
+            self._quota.close()
+
+    def _start(self, plan: Plan) -> None:
+        self._marks, self._steps, self.error, self._present = [], 0, "", plan
+        values = json.loads(encode(plan))
+        if self._store is not None:
+            values["port"] = self._store[1]
+        self.job.say(plan=values)
+        deadline = time.monotonic() + READY_S
+        while not self.error and not self.job.ended and time.monotonic() < deadline:
+            message = self.job.hear(1.0)
+            if message is not None and "ready" in message:
+                return
+            self._note(message)
+        raise NotHereError(self.error or "the job did not become ready")
+
+    def _arrange(self, plan: Plan) -> None:
+        if plan.quota_cores and self._quota is None:
+            self._quota = Quota(self.job.pid, plan.quota_cores)
+        elif self._quota is not None:
+            self._quota.set(plan.quota_cores)
+        if plan.store == "http":
+            self._store = self._forker.store(plan.delay_ms)
+            self._around.append(self._store[0])
+        if plan.crowd:
+            self._around.append(Crowd(plan.crowd))
+        for _ in range(plan.neighbour):
+            other = self._forker.job()
+            values = {**table.CONV, "depth": self._sizes["conv"], "device": plan.device, "tiny": plan.tiny}
+            other.say(plan=json.loads(encode(plan_of(values))))
+            self._around.append(other)
+
+    def _take(self, timeout_s: float) -> bool:
+        message = self.job.hear(timeout_s)
+        self._note(message)
+        return message is not None
+
+    def _note(self, message: Values | None) -> None:
+        if message is None:
+            return
+        if "error" in message:
+            self.error = message["error"]
+        elif "samples" in message:
+            self._marks.append((message["t"], message["samples"]))
+            self._steps = message["steps"]
+
+
+def _end_all(around: list[Any]) -> None:
+    for thing in around:
+        if isinstance(thing, Crowd):
+            thing.close()
+        else:
+            thing.end()

@@ -1,0 +1,156 @@
+"""The table of labelled jobs: complete, consistent, and silent about what is wrong with each."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.accuracy.labels import FAMILY_OF
+from probes.faults import cases, run
+from probes.faults.plan import NAMES, Plan, effective, encode, plan_of
+
+FOLDER = Path(cases.__file__).parent
+TABLE = cases.table()
+REPAIRS = cases.repairs()
+
+
+def of_kind(kind: str) -> list[cases.Case]:
+    return [case for case in TABLE.values() if case.kind == kind]
+
+
+def test_there_are_enough_causes_controls_decoys_and_mixtures_to_score_with() -> None:
+    causes = of_kind("cause")
+    assert len(causes) >= 24
+    assert len({case.causes[0] for case in causes}) >= 24
+    assert len(of_kind("control")) == 3
+    assert len(of_kind("decoy")) >= 10
+    assert len(of_kind("several")) >= 6
+    assert {case.kind for case in TABLE.values()} == set(cases.KINDS)
+
+
+@pytest.mark.parametrize("case", TABLE.values(), ids=lambda case: case.name)
+def test_every_case_has_three_severities_and_plans_that_a_job_understands(case: cases.Case) -> None:
+    assert tuple(case.levels) == cases.LEVELS
+    for level in cases.LEVELS:
+        plan = cases.plan_for(case, level, 0, {"conv": 30, "gpt": 24, "decode_ms": 2.5, "step_ms": 40.0})
+        assert plan_of(json.loads(encode(plan))).batch == plan.batch
+        assert plan.depth >= 1
+
+
+@pytest.mark.parametrize("case", TABLE.values(), ids=lambda case: case.name)
+def test_a_label_is_a_known_cause_and_its_repair_changes_the_job(case: cases.Case) -> None:
+    assert all(cause in FAMILY_OF for cause in (*case.causes, *case.also))
+    assert bool(case.causes) == (case.kind in ("cause", "several"))
+    plan = cases.plan_for(case, "severe", 0, {})
+    for name in case.fixes:
+        assert effective(plan, REPAIRS[name]), name
+    if case.kind == "cause" and case.measured:
+        assert len(case.fixes) == 1
+        assert 3 <= len(case.look_alikes) <= 6
+        assert not set(case.fixes) & set(case.look_alikes)
+        assert all(name in REPAIRS for name in case.look_alikes)
+    if case.kind == "several":
+        assert len(case.fixes) == len(case.causes) == 2
+
+
+@pytest.mark.parametrize("case", of_kind("cause"), ids=lambda case: case.name)
+def test_the_advice_of_the_right_cause_is_a_repair_that_was_measured(case: cases.Case) -> None:
+    if not case.measured:
+        assert cases.remedy(case.causes[0]) == {}
+        return
+    plan = cases.plan_for(case, "medium", 0, {})
+    assert effective(plan, cases.remedy(case.causes[0])), "the advice would change nothing"
+
+
+def test_the_advised_number_of_workers_is_tried_and_not_ours() -> None:
+    assert cases.remedy("loader_too_few_workers", workers=7) == {"workers": 7}
+    assert cases.remedy("loader_too_few_workers", cpus=16) == {"workers": 12}
+    assert cases.remedy("healthy") == {}
+
+
+def test_a_misspelt_field_is_an_error_and_not_a_job_without_a_fault() -> None:
+    with pytest.raises(ValueError, match="no field 'wokers'"):
+        plan_of({"wokers": 1})
+
+
+def test_what_the_runner_arranges_is_not_told_to_the_job() -> None:
+    told = json.loads(encode(plan_of({"quota_cores": 1.5, "neighbour": 1, "crowd": 2, "delay_ms": 8.0})))
+    assert set(NAMES) - set(told) == {"quota_cores", "neighbour", "crowd", "delay_ms"}
+
+
+def test_unseen_draws_differ_from_the_fitted_ones_and_are_the_same_on_every_machine() -> None:
+    case = TABLE["slow_storage"]
+    draws = [cases.draw(case, "medium", seed)["read_kib"] for seed in (0, 1, 100, 101)]
+    assert draws[0] == case.levels["medium"]["read_kib"]
+    assert len(set(draws)) == 4
+    assert all(0.8 <= drawn / draws[0] <= 1.2 for drawn in draws)
+    assert cases.draw(case, "medium", 100) == cases.draw(case, "medium", 100)
+
+
+def test_a_loader_that_is_just_in_time_gets_a_network_to_match() -> None:
+    sizes = {"conv": 30.0, "decode_ms": 2.5, "step_ms": 40.0}
+    plan = cases.plan_for(TABLE["just_in_time"], "medium", 0, sizes)
+    loader_ms = 64 * 2.5 / plan.workers
+    assert plan.depth / 30.0 * 40.0 == pytest.approx(1.12 * loader_ms, rel=0.05)
+
+
+def test_no_name_in_the_job_tells_what_is_wrong_with_it() -> None:
+    telling = re.compile(
+        r"slow|fault|bad|bottleneck|starv|thrash|stall|leak|oversub|throttl|unpinned|few_|(?<!c)hang|hung|broken", re.I
+    )
+    for name in ("train.py", "data.py", "nets.py", "store.py", "files.py", "plan.py"):
+        tree = ast.parse((FOLDER / name).read_text(encoding="utf-8"))
+        names = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        names += [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)]
+        assert not [n for n in names if telling.search(n)], name
+
+
+def test_no_wait_stands_in_for_storage_or_decoding() -> None:
+    for name in ("train.py", "data.py", "nets.py"):
+        assert "sleep(" not in (FOLDER / name).read_text(encoding="utf-8")
+
+
+def test_the_job_and_its_runner_import_nothing_from_gpuwatch() -> None:
+    for path in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            imported = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in imported if name.split(".")[0] == "gpuwatch"], path.name
+
+
+def test_batches_share_the_cases_without_losing_or_repeating_one() -> None:
+    def names(part: str) -> list[str]:
+        return [case.name for case, _, _ in run.choose(run.parse(["--batch", part, "--seed", "3"]), 16)]
+
+    whole = names("1/1")
+    assert sorted(whole) == sorted(TABLE)
+    assert sorted(names("1/3") + names("2/3") + names("3/3")) == sorted(whole)
+    kinds = [TABLE[name].kind for name in whole]
+    assert kinds.index("decoy") > max(i for i, kind in enumerate(kinds) if kind in ("cause", "control"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--batch", "3/2"], ["--batch", "0/1"], ["--levels", "hard"], ["--kinds", "cause,other"]]
+)
+def test_a_wrong_argument_is_refused_before_anything_runs(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run.parse(arguments)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_unknown_case_is_one_line_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--cases", "few_workrs"]) == run.EXIT_USAGE
+    message = capsys.readouterr().err
+    assert "'few_workrs'" in message
+    assert "few_workers" in message
+    assert message.count("\n") == 1
+
+
+def test_the_plan_of_a_healthy_job_is_what_a_plan_is_without_words() -> None:
+    assert cases.plan_for(TABLE["conv_resident"], "medium", 0, {"conv": 4}) == Plan(net="conv", depth=4)

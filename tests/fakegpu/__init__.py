@@ -1,0 +1,1 @@
+"""A GPU in virtual time, for tests of how probes measure."""

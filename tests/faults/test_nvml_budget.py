@@ -1,0 +1,202 @@
+"""What a tick may ask of the driver, per tier, counted through the C ABI."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from fakenvml.bench import MS, Ticking, ticking
+
+from gpuwatch.model import Absent
+
+SCENARIO = "gpu 0 util=90 gpm.1=90 procs=5:1:C putil=5:90:10 fi.74=0@1 fi.3=0 fi.187=200000"
+
+EVERY_TICK = {
+    "nvmlGpmSampleGet": 1,
+    "nvmlGpmMetricsGet": 1,
+    "nvmlDeviceGetUtilizationRates": 1,
+    "nvmlDeviceGetMemoryInfo_v2": 1,
+    # Sizing and reading; an empty list is only sized.
+    "nvmlDeviceGetComputeRunningProcesses_v3": 2,
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": 1,
+    "nvmlDeviceGetPowerUsage": 1,
+    "nvmlDeviceGetTemperatureV": 1,
+    "nvmlDeviceGetClockInfo": 2,
+    "nvmlDeviceGetCurrentClocksEventReasons": 1,
+    "nvmlDeviceGetSamples": 2,
+}
+EVERY_2_S = {
+    "nvmlDeviceGetFieldValues": 1,
+    "nvmlDeviceGetEncoderUtilization": 1,
+    "nvmlDeviceGetDecoderUtilization": 1,
+    "nvmlDeviceGetJpgUtilization": 1,
+    "nvmlDeviceGetOfaUtilization": 1,
+    "nvmlDeviceGetPerformanceState": 1,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+    "nvmlDeviceGetCurrPcieLinkWidth": 1,
+    "nvmlDeviceGetProcessesUtilizationInfo": 1,
+}
+EVERY_5_S = {
+    "nvmlDeviceGetTotalEnergyConsumption": 1,
+    "nvmlDeviceGetMarginTemperature": 1,
+    "nvmlDeviceGetBAR1MemoryInfo": 1,
+}
+EVERY_30_S = {
+    "nvmlDeviceGetFieldValues": 1,
+    "nvmlDeviceGetRemappedRows": 1,
+    "nvmlDeviceGetEccMode": 1,
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetComputeMode": 1,
+    "nvmlDeviceGetEnforcedPowerLimit": 1,
+}
+NEVER = ("nvmlDeviceGetPcieThroughput", "nvmlDeviceGetInforomConfigurationChecksum")
+
+
+def minute(t: Ticking) -> Counter[str]:
+    """Calls of sixty ticks, after everything has been asked once."""
+    t.tick()
+    total: Counter[str] = Counter()
+    for _ in range(60):
+        total.update(t.tick().calls)
+    return total
+
+
+def per_minute(*tiers: tuple[dict[str, int], int]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for tier, times in tiers:
+        total.update({name: count * times for name, count in tier.items()})
+    return total
+
+
+def test_each_tier_asks_what_it_may_and_no_more(tmp_path: Path) -> None:
+    with ticking(tmp_path, SCENARIO) as t:
+        made = minute(t)
+    assert made == per_minute((EVERY_TICK, 60), (EVERY_2_S, 30), (EVERY_5_S, 12), (EVERY_30_S, 2))
+    assert not set(NEVER) & set(made)
+
+
+def test_with_nobody_watching_the_slow_tiers_slow_down_and_no_sample_is_lost(tmp_path: Path) -> None:
+    with ticking(tmp_path, SCENARIO) as t:
+        t.reader.set_demand(True)
+        made = minute(t)
+    assert made == per_minute((EVERY_TICK, 60), (EVERY_2_S, 6), (EVERY_5_S, 2), (EVERY_30_S, 1))
+
+
+def test_what_never_changes_is_asked_once(tmp_path: Path) -> None:
+    once = ("nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetCpuAffinity", "nvmlDeviceGetSupportedClocksEventReasons")
+    with ticking(tmp_path, SCENARIO) as t:
+        first = t.tick().calls
+        made: Counter[str] = Counter()
+        for _ in range(40):
+            made.update(t.tick().calls)
+    assert all(first[name] for name in once)
+    assert not set(once) & set(made)
+
+
+def test_what_failed_for_now_is_asked_again(tmp_path: Path) -> None:
+    with ticking(tmp_path, f"{SCENARIO} rc.nvmlDeviceGetCpuAffinity=999,0") as t:
+        assert isinstance(t.health().cpu_affinity, Absent)
+        assert t.health(31).cpu_affinity == "0-1"
+
+
+def slow(t: Ticking, name: str, cost_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a call of the binding take so long."""
+    original: Callable[..., Any] = getattr(pynvml, name)
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        t.clock[0] += int(cost_ms * MS)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(pynvml, name, call)
+
+
+def test_a_process_list_that_takes_6_ms_is_read_every_other_second_and_stands_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ticking(tmp_path, SCENARIO) as t:
+        slow(t, "nvmlDeviceGetComputeRunningProcesses_v3", 6, monkeypatch)
+        ticks = [t.tick() for _ in range(12)]
+    asked = [tick.calls.get("nvmlDeviceGetComputeRunningProcesses_v3", 0) > 0 for tick in ticks]
+    assert asked[:3] == [True] * 3
+    assert sum(asked[3:]) <= 5
+    assert {tick.sample.processes[0].pid for tick in ticks} == {5}
+    told = [tick.health.slowed_calls for tick in ticks if tick.health is not None]
+    assert told[-1] == ("processes",)
+
+
+def test_a_slow_group_is_named_and_the_others_keep_their_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ticking(tmp_path, SCENARIO) as t:
+        slow(t, "nvmlDeviceGetEncoderUtilization", 7, monkeypatch)
+        ticks = [t.tick() for _ in range(40)]
+    engines = sum("nvmlDeviceGetEncoderUtilization" in tick.calls for tick in ticks)
+    links = sum("nvmlDeviceGetPerformanceState" in tick.calls for tick in ticks)
+    assert engines <= 10 < links
+    assert [t.health.slowed_calls for t in ticks if t.health][-1] == ("engines",)
+
+
+def test_one_round_of_slow_readings_does_not_take_all_the_driver_time_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dear = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetMarginTemperature", "nvmlDeviceGetBAR1MemoryInfo")
+    with ticking(tmp_path, SCENARIO) as t:
+        for name in dear:
+            slow(t, name, 4, monkeypatch)
+        t.tick()
+        made: Counter[str] = Counter()
+        for _ in range(60):
+            calls = t.tick().calls
+            assert sum(calls.get(name, 0) for name in dear) <= 2
+            made.update(calls)
+    # None of them starves for it.
+    assert all(made[name] >= 9 for name in dear)
+
+
+def test_the_time_of_slow_readings_is_part_of_the_next_sample_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ticking(tmp_path, SCENARIO) as t:
+        slow(t, "nvmlDeviceGetRemappedRows", 9, monkeypatch)
+        assert t.tick().sample.nvml_ns == 0
+        assert t.tick().sample.nvml_ns == 9 * MS
+        assert t.tick().sample.nvml_ns == 0
+
+
+def test_a_cheap_reading_of_a_burst_makes_no_slow_ones(tmp_path: Path) -> None:
+    with ticking(tmp_path, SCENARIO) as t:
+        t.tick()
+        t.fake.advance(150)
+        t.clock[0] += 150 * MS
+        t.fake.forget_calls()
+        t.reader.read(t.clock[0], full=False)
+        assert {name for name, _ in t.fake.calls()} == {
+            "nvmlGpmSampleGet",
+            "nvmlGpmMetricsGet",
+            "nvmlDeviceGetPowerUsage",
+            "nvmlDeviceGetClockInfo",
+            "nvmlDeviceGetCurrentClocksEventReasons",
+        }
+
+
+def test_a_ring_that_is_dear_to_drain_is_drained_less_often_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ticking(tmp_path, SCENARIO) as t:
+        original = pynvml._nvmlGetFunctionPointer
+
+        def pointer(symbol: str) -> Any:
+            if symbol == "nvmlDeviceGetSamples":
+                t.clock[0] += 6 * MS
+            return original(symbol)
+
+        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", pointer)
+        ticks = [t.tick() for _ in range(13)]
+    # Utilization is kept for 14 s and may wait; power for 2.4 s and may not.
+    assert [tick.calls.get("nvmlDeviceGetSamples") for tick in ticks[3:]] == [1, 2] * 5
+    util = [tick.burst.util_pct for tick in ticks if tick.burst is not None]
+    assert {step for series in util[1:] for step in series.steps_us} == {200_000}
+    assert sum(len(series.values) for series in util) == 13 * 5
+    assert [tick.health.slowed_calls for tick in ticks if tick.health][-1] == ("sample buffers",)

@@ -1,0 +1,89 @@
+"""The page of figures: what was measured stands in it, what was not is named, and the rest of the page stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import probes_table
+
+
+def value(name: str, median: float, unit: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "unit": unit, "median": median, "p20": median * 0.99, "p80": median * 1.01, "n": 30, **more}
+
+
+def result(probe: str, *values: dict[str, Any], status: str = "ok", message: str = "") -> dict[str, Any]:
+    settings = {"torch": "2.11.0", "cuda": "13.0", "cudnn": "91400", "python": "3.12.3", "cpus": "16"}
+    return {
+        "probe": probe,
+        "status": status,
+        "device": "cuda:0",
+        "device_name": "NVIDIA H200",
+        "values": list(values),
+        "settings": settings,
+        "message": message,
+    }
+
+
+def written(tmp_path: Path, *results: dict[str, Any], reference: tuple[dict[str, Any], ...] = ()) -> str:
+    path = tmp_path / "probes.json"
+    path.write_text(json.dumps({"results": list(results), "reference": list(reference)}))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{probes_table.BEGIN}\nold\n{probes_table.END}\nafter\n")
+    assert probes_table.main([str(path), str(page)]) == 0
+    return page.read_text()
+
+
+def test_figures_stand_beside_do_bench_and_only_the_marked_part_changes(tmp_path: Path) -> None:
+    copy = value("copy", 4000.0, "GB/s")
+    beside = {"probe": "memory", "value": "copy", "unit": "GB/s", "figure": 4040.0}
+    text = written(tmp_path, result("memory", copy), reference=(beside,))
+    assert text.startswith(f"before\n{probes_table.BEGIN}\nNVIDIA H200, torch 2.11.0, CUDA 13.0")
+    assert text.endswith(f"{probes_table.END}\nafter\n")
+    assert "old" not in text
+    assert "| memory | `copy` | 4000 | 3960 to 4040 | GB/s | 4040 (-1.0 %) |" in text
+
+
+def test_the_spread_is_that_of_all_fresh_processes(tmp_path: Path) -> None:
+    text = written(tmp_path, *(result("memory", value("copy", figure, "GB/s")) for figure in (100.0, 110.0, 120.0)))
+    assert "3 fresh processes per probe" in text
+    assert "| memory | `copy` | 110 | 99.0 to 121 | GB/s |" in text
+
+
+def test_a_figure_of_a_bad_result_is_not_in_the_table_but_its_reason_is(tmp_path: Path) -> None:
+    bad = result("matmul", value("bf16_8192_burst", 5000.0, "TFLOP/s"), status="invalid", message="too fast")
+    text = written(tmp_path, result("memory", value("copy", 1.0, "GB/s")), bad)
+    assert "5000" not in text
+    assert "* `matmul`: invalid, too fast" in text
+
+
+def test_the_speed_ups_begin_with_the_cpu(tmp_path: Path) -> None:
+    train = result(
+        "train",
+        value("resnet50_b256_224_fp32", 400.0, "images/s"),
+        value("resnet50_b256_224_fp32_speedup", 1.0, "x"),
+        value("resnet50_b256_224_amp_compile", 2000.0, "images/s"),
+        value("resnet50_b256_224_amp_compile_speedup", 5.0, "x"),
+        value("resnet50_b256_224_amp_compile_peak", 12.3, "GiB"),
+        value("resnet50_b256_224_amp_compile_compile_s", 40.0, "s"),
+        value("resnet50_b4_224_cpu", 8.0, "images/s"),
+        value("resnet50_b4_224_cpu_speedup", 0.02, "x"),
+    )
+    lines = [line for line in written(tmp_path, train).splitlines() if line.startswith("| `")]
+    assert lines == [
+        "| `resnet50_b4_224_cpu` | 8.00 images | 0.0200 |  |  |",
+        "| `resnet50_b256_224_fp32` | 400 images | 1.00 |  |  |",
+        "| `resnet50_b256_224_amp_compile` | 2000 images | 5.00 | 12.3 | 40.0 |",
+    ]
+
+
+def test_a_page_without_the_marks_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, page = tmp_path / "probes.json", tmp_path / "page.md"
+    path.write_text('{"results": [], "reference": []}')
+    page.write_text("nothing here\n")
+    assert probes_table.main([str(path), str(page)]) == 1
+    assert "lacks the lines" in capsys.readouterr().err
+    assert page.read_text() == "nothing here\n"
