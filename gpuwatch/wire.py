@@ -27,6 +27,7 @@ from gpuwatch.model import (
     DeviceSample,
     Diagnosis,
     EventRecord,
+    FindingSpan,
     HostSample,
     Inventory,
     ProbeResult,
@@ -140,6 +141,15 @@ class Telemetry(Struct, frozen=True, tag="telemetry"):
     """Follows a snapshot that somebody asked for: all there is of ``health``, and ``events`` that may be known."""
 
 
+class FindingsMessage(Struct, frozen=True, tag="findings"):
+    """Findings in time, all that the daemon remembers: published when one opens or is resolved, and after a snapshot
+    that somebody asked for."""
+
+    epoch: int
+    seq: int
+    spans: tuple[FindingSpan, ...]
+
+
 StreamMessage = (
     Tick
     | InventoryMessage
@@ -151,6 +161,7 @@ StreamMessage = (
     | Goodbye
     | ReplayPosition
     | Telemetry
+    | FindingsMessage
 )
 
 

@@ -57,6 +57,7 @@ def command(
     flags = {"period_s": period}
     if partial and replay is None:
         raise UsageError("--partial goes with --replay FILE")
+    _one_arena()
     config = load(file, flags).config
     directory = choose_directory(runtime_dir, config.endpoint, os.environ, os.getuid())
     setup(config.log_level, as_json)
@@ -81,6 +82,17 @@ def command(
     finally:
         if embedded:
             _remove(directory)
+
+
+def _one_arena() -> None:
+    """Let all threads share one malloc arena: 60 MiB resident instead of 69 on an H200 (15 of them NVML's own), and
+    nothing here allocates in parallel for long. glibc only; elsewhere it stays as it is."""
+    import contextlib
+    import ctypes
+
+    arena_max = -8  # M_ARENA_MAX of malloc.h
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(arena_max, 1)
 
 
 def _restart(source: ObservationSource) -> Restart | None:

@@ -19,6 +19,7 @@ COMMANDS = {
     "tui": "watch the GPUs of this machine and see why they idle",
     "status": "one reading, one screen",
     "diagnose": "watch a job for a while and say what holds it back",
+    "events": "what was found and what happened since the daemon runs",
     "record": "write raw evidence to a file, to replay or to attach to a report",
     "probe": "measure what this machine can reach",
     "daemon": "the service that the others connect to",

@@ -20,6 +20,7 @@ from gpuwatch.model import (
     DeviceSample,
     Diagnosis,
     EventRecord,
+    FindingSpan,
     HostSample,
     Inventory,
     ProbeResult,
@@ -30,6 +31,7 @@ from gpuwatch.model import (
 from gpuwatch.wire import (
     DiagnosisMessage,
     DiagnosisProgress,
+    FindingsMessage,
     Goodbye,
     Heartbeat,
     History,
@@ -108,6 +110,8 @@ class NodeState(Struct, frozen=True):
     ticked_ns: int = 0
     """Our clock when the last tick came."""
     period_s: float = 1.0
+    spans: tuple[FindingSpan, ...] = ()
+    """Findings in time as the daemon remembers them: resolved ones first, then those that last."""
     notice: str = ""
     """Answer to our last request, one line: accepted or why not."""
     past: History | None = None
@@ -218,6 +222,8 @@ def _folded(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
             return msgspec.structs.replace(state, replay=message)
         case Telemetry():
             return _with_telemetry(state, message)
+        case FindingsMessage():
+            return msgspec.structs.replace(state, spans=message.spans)
         case Goodbye():
             return msgspec.structs.replace(state, link=Link.LOST, detail="the daemon stopped")
         case Heartbeat():

@@ -6,7 +6,7 @@ Owns: which inquiry begins, its evidence, what is told about it. Refuses: judgin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from gpuwatch import units, wire
 from gpuwatch.collect.source import ObservationSource
 from gpuwatch.config import DiagnosisConfig
+from gpuwatch.daemon.findings import Findings
 from gpuwatch.daemon.inquiries import (
     INQUIRY_S,
     MAX_REQUEST_S,
@@ -49,6 +50,7 @@ class Diagnosing:
         publish: Publish,
         wake: Callable[[], None],
         wall: Callable[[], int],
+        ceilings: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.finished: tuple[Diagnosis, ...] = ()
         """The newest of each subject, newest first."""
@@ -58,7 +60,8 @@ class Diagnosing:
         self._publish = publish
         self._wall = wall
         self._decider = Decider(settings)
-        self._inquiries = Inquiries(judge, source.focus, wake)
+        self._inquiries = Inquiries(_with_ceilings(judge, ceilings), source.focus, wake)
+        self._findings = Findings()
         self._tick_ns: int | None = None
         self._log = logging.getLogger(LOGGER)
         self._said = OnChange(self._log)
@@ -77,6 +80,15 @@ class Diagnosing:
         self._decider.occupied = occupied
         self._tick_ns = tick.mono_ns
         self._decider.observe(tick.devices, self._picture.infos, tick.mono_ns)
+        for pid in self._findings.pids() - self._decider.pids():
+            if self._findings.ended(pid, self._wall()):
+                self.tell_all()
+
+    def tell_all(self) -> None:
+        """Publish the findings in time, if there are any."""
+        spans = self._findings.spans()
+        if spans:
+            self._publish(lambda epoch, seq: wire.FindingsMessage(epoch, seq, spans))
 
     def forget_devices(self, inventory: Inventory) -> None:
         """The inventory changed."""
@@ -164,11 +176,25 @@ class Diagnosing:
         others = [d for d in self.finished if (d.pid, d.device_indices) != (subject.pid, subject.device_indices)]
         self.finished = (diagnosis, *others)[:KEEP_DIAGNOSES]
         self._publish(lambda epoch, seq: wire.DiagnosisMessage(epoch, seq, diagnosis))
+        if self._findings.update(diagnosis, diagnosis.end_wall_ns):
+            self.tell_all()
         verdict = diagnosis.verdict
         where = ",".join(map(str, diagnosis.device_indices))
         lost = units.pct_text(100 * verdict.lost_share)
         facts = {"gpu": where, "lost": lost, "command": diagnosis.command[:80]}
         self._said.log(logging.INFO, _name(subject), f"{_name(subject)}: {verdict.cause}", **facts)
+
+
+def _with_ceilings(judge: Judge, ceilings: Callable[[], Mapping[str, float]]) -> Judge:
+    """A judge that is told what this machine's own probes have reached, once there are any."""
+
+    def judged(observed: Sequence[Observation], pid: int, device_indices: tuple[int, ...]) -> Diagnosis:
+        known = ceilings()
+        if not known:
+            return judge(observed, pid, device_indices)
+        return judge(observed, pid, device_indices, ceilings=known)
+
+    return judged
 
 
 def _name(subject: Subject) -> str:

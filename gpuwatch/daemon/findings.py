@@ -30,6 +30,10 @@ class Findings:
         """Resolved ones first, by the time of their end, then the open ones."""
         return (*self._resolved, *self._open.values())
 
+    def pids(self) -> set[int]:
+        """Jobs with an open finding."""
+        return {pid for pid, _ in self._open if pid}
+
     def update(self, diagnosis: Diagnosis, wall_ns: int) -> tuple[FindingSpan, ...]:
         """A diagnosis is there. The spans that it opened or resolved."""
         named = {f.cause: f for f in diagnosis.findings if f.cause not in NOT_A_FINDING}

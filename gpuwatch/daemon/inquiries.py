@@ -22,8 +22,9 @@ from gpuwatch.daemon.jobs import Activity, Jobs, Meter, Subject
 from gpuwatch.daemon.ring import Timed
 from gpuwatch.model import DeviceSample, Diagnosis, Inventory, Observation, ProcessInfo, ProcessTick, SourceLine
 
-Judge = Callable[[Sequence[Observation], int, tuple[int, ...]], Diagnosis]
-"""Observations, pid, device indices to a diagnosis. Pure; runs in a worker thread."""
+Judge = Callable[..., Diagnosis]
+"""(observations, pid, device indices) to a diagnosis, with ``ceilings=`` (name to figure) where probes have measured
+this machine. Pure; runs in a worker thread."""
 
 INQUIRY_S = 8.0
 BEFORE_S = 0.0
@@ -95,6 +96,10 @@ class Decider:
         for pid, past in self._past.items():
             if past.started_ns is None and pid in infos:
                 past.started_ns = infos[pid].start_ticks * (1_000_000_000 // TICKS_PER_S)
+
+    def pids(self) -> set[int]:
+        """Jobs that are there now."""
+        return set(self._subjects)
 
     def due(self, mono_ns: int) -> Subject | None:
         """The job that has waited longest of those whose turn it is."""

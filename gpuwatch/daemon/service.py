@@ -38,6 +38,7 @@ from gpuwatch.daemon.systemd import Notifier
 from gpuwatch.daemon.telemetry import TelemetryPart
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model import Inventory, Observation
+from gpuwatch.verdict.ceilings import ceilings
 
 HEARTBEAT_NS = 1_000_000_000
 OBSERVATIONS_PER_ROUND = 5_000
@@ -96,6 +97,7 @@ class Service:
             publish=self._publish,
             wake=self._wake,
             wall=wall,
+            ceilings=lambda: ceilings(self._probes.results),
         )
         self._probes = ProbeService(probes, config.probes, self._picture, publish=self._publish, wake=self._wake)
         self._last_tick: wire.Tick | None = None
@@ -362,6 +364,7 @@ class Service:
             self._config.period_s / speed if self._picture.recorded and 0 < speed < 1 else self._config.period_s,
         )
         self._telemetry.tell_all(self._publish)
+        self._diagnosing.tell_all()
         return snapshot
 
     # ------------------------------------------------------------------ configuration and what people read

@@ -218,7 +218,10 @@ def balance(evidence: Evidence) -> Account | None:
 
 
 def pinned_ceiling(evidence: Evidence) -> float:
-    """Bytes per second that pinned copies reach on this GPU's link."""
+    """Bytes per second that pinned copies reach on this GPU's link: measured here, or typical of the card."""
+    measured = evidence.ceilings.get("h2d_pinned_bytes_per_s")
+    if measured:
+        return measured
     capability = next((d.compute_capability for d in evidence.devices), "")
     return t.PINNED_BYTES_PER_S.get(capability if isinstance(capability, str) else "", t.PINNED_BYTES_PER_S_DEFAULT)
 

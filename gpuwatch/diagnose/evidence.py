@@ -7,7 +7,7 @@ All rates are differences of cumulative counters over the window, so a missed re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from msgspec import Struct
@@ -138,6 +138,8 @@ class Evidence(Struct, frozen=True):
     """Stacks of the GPU process with native frames; rare, since they stop it."""
     ranks: tuple[Rank, ...] = ()
     """The other ranks of a distributed job on this node, by pid."""
+    ceilings: dict[str, float] = {}
+    """What this machine's own probes have reached; empty when none has run."""
     lost_devices: tuple[int, ...] = ()
     """Devices whose newest reading says that they are lost."""
     gone: bool = False
@@ -165,7 +167,12 @@ class Evidence(Struct, frozen=True):
 
 
 def assemble(
-    observations: Sequence[Observation], pid: int, device_indices: tuple[int, ...] = (), *, since_ns: int = 0
+    observations: Sequence[Observation],
+    pid: int,
+    device_indices: tuple[int, ...] = (),
+    *,
+    since_ns: int = 0,
+    ceilings: Mapping[str, float] | None = None,
 ) -> Evidence:
     """Gather what concerns the job whose GPU process is ``pid`` (0: no process, only ``device_indices``).
 
@@ -215,6 +222,7 @@ def assemble(
         clock_share=clock_share(own, devices),
         native_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and s.native),
         ranks=_ranks(device_samples, job, indices),
+        ceilings=dict(ceilings or {}),
         lost_devices=lost_devices(own),
         gone=ended_ns is not None,
     )

@@ -5,7 +5,7 @@ Owns: gates first, then who waits for whom, then why; ranking; what was missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,14 +21,23 @@ from gpuwatch.model import Confidence, Diagnosis, Finding, Observation, Severity
 _SEVERITY_RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
-def diagnose(observations: Sequence[Observation], pid: int, device_indices: tuple[int, ...] = ()) -> Diagnosis:
-    """The diagnosis of the job whose GPU process is ``pid`` (0: of a GPU without one). Same input, same output."""
-    evidence = assemble(observations, pid, device_indices)
+def diagnose(
+    observations: Sequence[Observation],
+    pid: int,
+    device_indices: tuple[int, ...] = (),
+    *,
+    ceilings: Mapping[str, float] | None = None,
+) -> Diagnosis:
+    """The diagnosis of the job whose GPU process is ``pid`` (0: of a GPU without one). Same input, same output.
+
+    ``ceilings``: what this machine's own probes have reached, by the names of ``gpuwatch.verdict.ceilings``.
+    """
+    evidence = assemble(observations, pid, device_indices, ceilings=ceilings)
     steady_ns = steady_from(evidence)
     if steady_ns is None:
         return judge(evidence)
     left_out = (steady_ns - evidence.start_ns) / 1e9
-    diagnosis = judge(assemble(observations, pid, device_indices, since_ns=steady_ns))
+    diagnosis = judge(assemble(observations, pid, device_indices, since_ns=steady_ns, ceilings=ceilings))
     note = f"the first {left_out:.0f} s were start-up or compilation and are left out"
     return msgspec.structs.replace(diagnosis, missing=(*diagnosis.missing, note))
 

@@ -33,7 +33,7 @@ def find(case: Case) -> list[Finding]:
         case.stack_row("training thread copies", Activity.COPYING),
         row("PCIe towards the GPU meanwhile", _gib(rx), "GiB/s", "GPM", e.window_s),
         row("PCIe towards the host meanwhile", _gib(tx), "GiB/s", "GPM", e.window_s),
-        row("pinned copies reach", _gib(ceiling), "GiB/s", "typical of this link; measure: gpuwatch probe run", 0.0),
+        row("pinned copies reach", _gib(ceiling), "GiB/s", _ceiling_source(case), 0.0),
         row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
         *case.gpu_rows(),
     )
@@ -84,6 +84,12 @@ def find(case: Case) -> list[Finding]:
             experiment="gpuwatch probe measures what pinned copies reach here; bytes per step over that is the floor.",
         )
     ]
+
+
+def _ceiling_source(case: Case) -> str:
+    if "h2d_pinned_bytes_per_s" in case.evidence.ceilings:
+        return "measured here: gpuwatch probe copies"
+    return "typical of this link; measure: gpuwatch probe run copies"
 
 
 def _gib(rate: float | None) -> float | None:

@@ -116,7 +116,18 @@ TELEMETRY = wire.Telemetry(
     complete=True,
 )
 
+FINDINGS = wire.FindingsMessage(
+    1,
+    2,
+    (
+        model.FindingSpan(
+            7, (0,), "launch_bound", model.Severity.CRITICAL, 10, 20, 0.75, 30, "python fit.py", "the job ended"
+        ),
+    ),
+)
+
 STREAM: dict[str, wire.StreamMessage] = {
+    "findings": FINDINGS,
     "tick": TICK,
     "tick_empty": wire.Tick(1, 2, 3, 4, ()),
     "inventory": wire.InventoryMessage(1, 2, INVENTORY),

@@ -445,3 +445,21 @@ def test_the_slow_rank_is_judged_by_its_own_cause_and_blames_nobody() -> None:
 def test_two_healthy_ranks_are_healthy() -> None:
     d = judged(two_ranks(97, 0.9, 96), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(b.LAUNCHING, True)]))
     assert d.verdict.cause == "healthy"
+
+
+def test_copies_are_judged_by_what_this_machine_was_measured_to_reach() -> None:
+    seen = [
+        b.inventory(),
+        *b.gpu([4], rx=11e9),
+        *b.ticks(b.process(PID, 1.0)),
+        *b.host(),
+        *b.stacks([(b.USER_LINE, True)]),
+    ]
+    typical = diagnose(seen, PID)
+    assert typical.verdict.cause == "pageable_copies"
+    slow_link = diagnose(seen, PID, ceilings={"h2d_pinned_bytes_per_s": 12.5e9})
+    assert slow_link.verdict.cause == "pcie_bound", "this link does not give more, pinned or not"
+    fast = diagnose(seen, PID, ceilings={"h2d_pinned_bytes_per_s": 55.5e9})
+    row = next(r for r in fast.verdict.evidence if r.name == "pinned copies reach")
+    assert row.value == pytest.approx(55.5e9 / 2**30, abs=0.1)
+    assert "measured here" in row.source
