@@ -48,6 +48,7 @@ ACCOUNT_NAME = {
     Activity.LAUNCHING: "launching",
     Activity.COMMUNICATING: "communicating",
     Activity.LOGGING: "other_host_work",
+    Activity.EVALUATING: "other_host_work",
     Activity.ALLOCATING: "allocating",
     Activity.COLLECTING: "other_host_work",
     Activity.HOST_WORK: "other_host_work",
@@ -93,8 +94,21 @@ class Account(Struct, frozen=True):
     """Share of the user-line samples whose text was readable."""
 
     def lost_in(self, *activities: Activity) -> float:
-        """GPU time lost in any of these."""
-        return sum(self.lost.get(a, 0.0) for a in activities)
+        """GPU time lost because of any of these.
+
+        Where launching alone would keep the GPU busy, what was lost while launching is the aftermath of the stalls:
+        the queue has run dry and fills again. It is shared out among them.
+        """
+        return sum(self.lost.get(a, 0.0) + self._aftermath(a) for a in activities)
+
+    def _aftermath(self, activity: Activity) -> float:
+        launching = self.lost.get(Activity.LAUNCHING, 0.0)
+        stalls = {a: lost for a, lost in self.lost.items() if a is not Activity.LAUNCHING}
+        total = sum(stalls.values())
+        limits = self.held.get(Activity.LAUNCHING, 0.0) >= t.LAUNCH_LIMITS * self.computing
+        if not launching or limits or total < t.NAMED_FROM / 2:
+            return 0.0
+        return -launching if activity is Activity.LAUNCHING else launching * stalls.get(activity, 0.0) / total
 
     @property
     def total_lost(self) -> float:

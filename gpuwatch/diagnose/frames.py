@@ -40,6 +40,8 @@ class Activity(enum.StrEnum):
     """Inside the framework's own Python, or in backward: handing work to the GPU."""
     COMMUNICATING = "communicating"
     LOGGING = "logging"
+    EVALUATING = "evaluating"
+    """In a function of the user's that is called evaluation or validation."""
     ALLOCATING = "allocating"
     """Giving GPU memory back to the driver or asking it for more: each such call stops the GPU."""
     COLLECTING = "collecting_garbage"
@@ -61,7 +63,11 @@ _LIBRARY = re.compile(
 )
 """Files that are not the user's. ``site-packages`` covers every installed library, also in a truncated path."""
 
-_FRAMEWORK = re.compile(r"(^|/)(torch|lightning|pytorch_lightning|accelerate|transformers|ignite|fastai|deepspeed)/")
+_PACKAGE = r"(?:^|(?:site|dist)-packages/|/pytorch/)"
+"""Where a package's folder begins: an environment may itself lie in a folder called torch (``/opt/torch/.venv``)."""
+_FRAMEWORK = re.compile(
+    _PACKAGE + r"(torch|lightning|pytorch_lightning|accelerate|transformers|ignite|fastai|deepspeed)/"
+)
 
 # (activity, file pattern, function names or None for any). Order matters: the first match on any frame decides.
 _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
@@ -82,7 +88,11 @@ _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
      frozenset({"_try_get_data", "_get_data"})),
     (Activity.ALLOCATING, re.compile(r"torch/cuda/memory\.py$"), frozenset({"empty_cache"})),
     (Activity.COMMUNICATING, re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives)\.py$"), None),
-    (Activity.LOGGING, re.compile(r"(wandb|tensorboard|tensorboardX|mlflow|neptune|matplotlib|tqdm|logging)/"), None),
+    (Activity.LOGGING, re.compile(r"(^|/)json/(encoder|__init__)\.py$"),
+     frozenset({"dumps", "dump", "iterencode", "encode"})),
+    (Activity.LOGGING, re.compile(r"PIL/\w+\.py$"), frozenset({"save", "_save", "_encode_tile"})),
+    (Activity.LOGGING, re.compile(r"/tqdm/\w+\.py$"), frozenset({"refresh", "display", "update", "set_postfix"})),
+    (Activity.LOGGING, re.compile(r"(wandb|tensorboard|tensorboardX|mlflow|neptune|matplotlib|logging)/"), None),
 )  # fmt: skip
 
 _SYNC_FUNCTIONS = frozenset({"synchronize"})
@@ -90,12 +100,17 @@ _SYNC_FILE = re.compile(r"torch/cuda/(__init__|streams)\.py$")
 _COPY_FUNCTIONS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device", "batch_to"})
 _QUEUE_FILES = re.compile(r"(^|/)(queue|multiprocessing/(queues|connection|synchronize)|concurrent/futures/_base)\.py$")
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
-_TORCH = re.compile(r"(^|/)torch/")
+_TORCH = re.compile(_PACKAGE + r"torch/")
 
 _SYNC_TEXT = re.compile(
     r"\.item\(|\.tolist\(|\.cpu\(|\.numpy\(|\bisnan\b|\bisinf\b|\bisfinite\b|\.any\(\)|\.all\(\)|synchronize\(|"
     r"\.nonzero\(|\bbool\(|\bprint\(|\bfloat\(|\bint\(|\.to\(\s*[\"']cpu"
 )
+_LOG_TEXT = re.compile(
+    r"\bfsync\(|\.write(lines|_text|_bytes)?\(|\bprint\(|json\.dumps?\(|\.savefig\(|\bimwrite\(|"
+    r"\.add_(scalar|image|histogram|figure)s?\(|\blog(ger|ging)?\.(debug|info|warning|log)\("
+)
+_EVALUATION = re.compile(r"(^|_)(eval|evaluate|evaluation|valid|validate|validation)(_|$)|^compute_metrics?$")
 _ALLOCATE_TEXT = re.compile(r"\bempty_cache\(")
 _COLLECT_TEXT = re.compile(r"\bgc\.collect\(")
 _COPY_TEXT = re.compile(
@@ -144,6 +159,8 @@ def _activity(thread: ThreadStack, where: Frame | None, text_of: dict[tuple[str,
             return activity
     if not frames:
         return Activity.WAITING
+    if any(is_users(f) and _EVALUATION.search(last_name(f.function)) for f in frames):
+        return Activity.EVALUATING
     leaf = frames[0]
     if _SYNC_FILE.search(leaf.file) and last_name(leaf.function) in _SYNC_FUNCTIONS:
         return Activity.SYNCHRONISING
@@ -165,6 +182,8 @@ def _line_activity(text: str, *, active: bool) -> Activity:
         return Activity.ALLOCATING
     if _COLLECT_TEXT.search(code):
         return Activity.COLLECTING
+    if _LOG_TEXT.search(code) and ".item(" not in code:
+        return Activity.LOGGING
     if _SYNC_TEXT.search(code) and "torch.tensor(" not in code:
         return Activity.SYNCHRONISING
     if _COPY_TEXT.search(code):

@@ -321,19 +321,26 @@ def _compiling(case: Case, account: Account) -> Finding | None:
 
 
 def _logging(case: Case, account: Account) -> Finding | None:
-    lost = account.lost_in(Activity.LOGGING)
+    lost = account.lost_in(Activity.LOGGING, Activity.EVALUATING)
     if lost < t.NAMED_FROM:
         return None
-    place = account.location(Activity.LOGGING)
+    place = account.location(Activity.LOGGING, Activity.EVALUATING)
+    evaluates = account.lost_in(Activity.EVALUATING) > lost / 2
+    what = "evaluates" if evaluates else "logs or writes"
     return finding(
         "logging_or_eval_stall",
-        f"The training thread logs{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
+        f"The training thread {what}{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
         lost,
-        case.bound(Activity.LOGGING),
-        remedy="Log every N steps, and images, histograms and plots rarely or from another process.",
+        case.bound(Activity.LOGGING, Activity.EVALUATING),
+        remedy="Evaluate less often, with larger batches, and compute the metrics on the GPU or in another process."
+        if evaluates
+        else "Log every N steps, and images, histograms and plots rarely or from another process.",
         location=place,
         evidence=rows(
-            case.stack_row("training thread logs", Activity.LOGGING), _line_row(case, place), *case.gpu_rows()
+            case.stack_row("training thread logs or writes", Activity.LOGGING),
+            case.stack_row("training thread evaluates", Activity.EVALUATING),
+            _line_row(case, place),
+            *case.gpu_rows(),
         ),
     )
 

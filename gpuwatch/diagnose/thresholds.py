@@ -51,6 +51,9 @@ PINNED_BYTES_PER_S = {"9.0": 52e9, "10.0": 52e9, "8.0": 25e9, "8.6": 25e9, "8.9"
 of the recordings reached 56.5 GiB/s."""
 PINNED_BYTES_PER_S_DEFAULT = 25e9
 
+LAUNCH_LIMITS = 1.25
+"""Share of the time that the thread launches, over the share that the GPU computes, from which launching itself is the
+limit. H200: launch-bound jobs 3.7 and 4.3; a job that empties its cache each step 0.9, one with a slow metric 1.0."""
 SMALL_GRID_SM_OF_BUSY = 0.40
 """SM active over busy below this while busy: kernels too small to fill the GPU. H200 set: ResNet 0.92, launch-bound
 1.2/26 = 0.05, item per layer 0.18."""

@@ -43,8 +43,8 @@ class Peer:
         """The next object, or None when none came in time or the process has ended."""
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
-            left = deadline - time.monotonic()
-            if left < 0 or not select.select([self._link], [], [], left)[0]:
+            # Looked at once also when the time is over: with no time to wait there may be something already.
+            if not select.select([self._link], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return None
             try:
                 chunk = self._link.recv(65536)

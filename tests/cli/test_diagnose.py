@@ -139,5 +139,5 @@ def test_a_line_of_watch_says_who_what_and_where_the_time_went() -> None:
     d = diagnose([b.inventory(), *b.gpu([0] * 9 + [90]), *b.ticks(b.process(b.PID, 1.0)), *stacks], b.PID)
     text = line(d, time.struct_time((2026, 1, 1, 18, 4, 11, 0, 0, 0)))
     assert (
-        text == "18:04:11 pid 4242 loader_in_main_process 90 % lost; computing 9 %, preparing_data 90 %, launching 1 %"
+        text == "18:04:11 pid 4242 loader_in_main_process 91 % lost; computing 9 %, preparing_data 90 %, launching 1 %"
     )
