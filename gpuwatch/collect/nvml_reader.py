@@ -132,7 +132,7 @@ class DeviceReader:
 
     def _extras(self, q: _Queries, mono_ns: int) -> tuple[Burst | DeviceHealth, ...]:
         sets = q.bursts.utilization.sets
-        burst = q.bursts.drain(mono_ns)
+        burst = q.bursts.drain(mono_ns, low=self._low_demand)
         if q.bursts.utilization.sets != sets:
             q.health.processes.forget()
         listed, absent = self._processes

@@ -463,3 +463,39 @@ def test_copies_are_judged_by_what_this_machine_was_measured_to_reach() -> None:
     row = next(r for r in fast.verdict.evidence if r.name == "pinned copies reach")
     assert row.value == pytest.approx(55.5e9 / 2**30, abs=0.1)
     assert "measured here" in row.source
+
+
+def test_an_environment_in_a_folder_called_torch_does_not_make_its_libraries_torch() -> None:
+    """Seen on an H200 whose Python lives in /opt/torch/.venv: Pillow at work was taken for launching."""
+    from gpuwatch.diagnose.frames import Activity, classify
+    from gpuwatch.model import ThreadStack
+
+    home = "/opt/torch/.venv/lib/python3.12/site-packages/"
+    pillow = (Frame("Image.resize", home + "PIL/Image.py", 2438), Frame("fit", "/home/ann/fit.py", 35))
+    linear = (Frame("Linear.forward", home + "torch/nn/modules/linear.py", 134), Frame("fit", "/home/ann/fit.py", 33))
+    truncated = (Frame("Linear.forward", "thon3.12/site-packages/torch/nn/modules/linear.py", 134), pillow[1])
+
+    def doing(frames: tuple[Frame, ...]) -> Activity:
+        return classify(ThreadStack(1, "MainThread", True, False, frames), {}).activity
+
+    assert doing(pillow) is Activity.HOST_WORK
+    assert doing(linear) is Activity.LAUNCHING
+    assert doing(truncated) is Activity.LAUNCHING
+
+
+def test_what_is_lost_while_the_queue_fills_again_after_a_stall_belongs_to_the_stall() -> None:
+    """Launching keeps this GPU busy by itself; it idles during launches only because the stall has drained it."""
+    d = judged(b.gpu([0, 60, 95, 95, 95]), b.ticks(b.process(PID, 1.0)), b.host(),
+               b.stacks([(b.USER_LINE, True), *[(b.LAUNCHING, True)] * 4]),
+               extra=(b.source("torch.cuda.empty_cache()"),))  # fmt: skip
+    assert [f.cause for f in d.findings] == ["allocator_thrash"]
+    assert d.verdict.lost_share == pytest.approx(1.0 - 0.69, abs=0.02)
+    assert sum(share.share for share in d.account) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "validate", "Trainer.validation_step", "run_eval"])
+def test_an_evaluation_is_told_by_the_name_of_its_function(name: str) -> None:
+    frames = (Frame("max_pool", b.LIB + "numpy/core/x.py", 3), Frame(name, "/home/ann/fit.py", 80))
+    d = judged(b.gpu([0, 90]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(frames, True), (b.LAUNCHING, True)]))
+    assert d.verdict.cause == "logging_or_eval_stall"
+    assert "evaluates" in d.verdict.summary
