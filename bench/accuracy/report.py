@@ -43,8 +43,10 @@ def page(scored: Sequence[Scored], unrecorded: Sequence[Run]) -> str:
         parts.append(f"## {title}")
         parts.append("\n".join(_half(runs)) if runs else "No recordings yet: make some with `make faults`.")
     if known:
-        parts.append("## Twelve jobs that the first rules were written for")
-        parts.append("These have no repaired twin: their labels are their maker's. Fitted, not a test.")
+        parts.append("## Jobs whose label is their maker's")
+        parts.append(
+            "No gain was measured for these: a label says what the job was built to be. The rules were fitted on them."
+        )
         parts.append("\n".join(_half(known)))
     if unrecorded:
         parts.append("## Without a recording")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,24 @@ def test_the_bound_on_the_gain_is_one() -> None:
     finding = judged(load(Path(str(files("gpuwatch.data") / "starved-loader.gwrec")))).verdict
     assert "num_workers=14" in finding.remedy
     assert 4608 / 448 <= finding.gain_max <= 14
+
+
+FAULTS = RECORDINGS / "faults"
+# A slow metric in neutral code is Python work; that it belongs to an evaluation only its maker knows.
+ALSO = {"long_review": {"python_bound"}}
+
+
+def fault_runs() -> list[dict[str, object]]:
+    runs: list[dict[str, object]] = json.loads((FAULTS / "labels.json").read_text())["runs"]
+    return runs
+
+
+@pytest.mark.parametrize("run", fault_runs(), ids=lambda run: str(run["case"]))
+def test_the_jobs_of_the_labelled_benchmark_are_told_their_cause(run: dict[str, object]) -> None:
+    causes = run.get("causes") or ["healthy"]
+    assert isinstance(causes, list)
+    pid = run["pid"]
+    assert isinstance(pid, int)
+    diagnosis = diagnose(load(FAULTS / str(run["file"])), pid)
+    assert diagnosis.verdict.cause in {*causes, *ALSO.get(str(run["case"]), set())}
+    assert sum(share.share for share in diagnosis.account) == pytest.approx(1.0)
