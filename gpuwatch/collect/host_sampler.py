@@ -6,11 +6,10 @@ Owns: when to read. Refuses: /proc itself (the readers are passed in), the GPUs.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from gpuwatch.collect.sampler import Deadline
+from gpuwatch.collect.sampler import Deadline, PacedThread
 from gpuwatch.collect.source import Emit
 from gpuwatch.model import HostSample, Observation, ProcessTick
 
@@ -34,7 +33,7 @@ class ProcessPart(Protocol):
         """All processes of all jobs."""
 
 
-class HostSampler(threading.Thread):
+class HostSampler(PacedThread):
     """Reads host and processes every ``period_s``. Both by one thread, so that their windows are the same."""
 
     def __init__(
@@ -47,47 +46,18 @@ class HostSampler(threading.Thread):
         period_s: float,
         clock: Callable[[], int],
     ) -> None:
-        super().__init__(name="host", daemon=True)
+        super().__init__("host", Deadline(int(period_s * 1e9), clock()), clock)
         self._host = host
         self._processes = processes
         self._roots = roots
         self._emit = emit
-        self._clock = clock
-        self._wake = threading.Event()
-        self._ended = False
-        self._lock = threading.Lock()
-        self._deadline = Deadline(int(period_s * 1e9), clock())
-        self._progress_ns = 0
         self._failed: set[str] = set()
-
-    @property
-    def progress_ns(self) -> int:
-        """When the last reading was completed; 0 before the first."""
-        return self._progress_ns
-
-    def set_period(self, period_s: float) -> None:
-        """Another rate, at once."""
-        with self._lock:
-            self._deadline.set_period(int(period_s * 1e9), self._clock())
-        self._wake.set()
 
     def hurry(self) -> None:
         """Read now: a new process is on a GPU."""
         with self._lock:
             self._deadline.hurry(self._clock())
         self._wake.set()
-
-    def end(self) -> None:
-        """Read no more and emit no more."""
-        self._ended = True
-        self._wake.set()
-
-    def run(self) -> None:
-        """Thread body."""
-        while not self._ended:
-            wait_ns = self.step()
-            if wait_ns and self._wake.wait(wait_ns / 1e9):
-                self._wake.clear()
 
     def step(self) -> int:
         """Read if it is due. Returns the nanoseconds until there is something to do."""

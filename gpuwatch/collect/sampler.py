@@ -6,6 +6,7 @@ the samples. One thread per GPU because a driver call can hang for 45 s or for e
 
 from __future__ import annotations
 
+import abc
 import logging
 import threading
 import time
@@ -98,7 +99,51 @@ class ReadsMore(Protocol):
         """Nobody watches: slow readings less often."""
 
 
-class DeviceSampler(threading.Thread):
+class PacedThread(threading.Thread, abc.ABC):
+    """A thread that reads at a deadline's pace until it is ended.
+
+    Subclasses give ``step``: read if it is due, return the nanoseconds until there is something to do. They take the
+    lock around what other threads set.
+    """
+
+    def __init__(self, name: str, deadline: Deadline, clock: Callable[[], int]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._clock = clock
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ended = False
+        self._progress_ns = 0
+
+    @property
+    def progress_ns(self) -> int:
+        """When the last reading was completed; 0 before the first."""
+        return self._progress_ns
+
+    def set_period(self, period_s: float) -> None:
+        """Another rate, from 0.1 to 5 s, from any thread and at once."""
+        with self._lock:
+            self._deadline.set_period(_period_ns(period_s), self._clock())
+        self._wake.set()
+
+    def end(self) -> None:
+        """Read no more and emit no more; the thread ends when a call that is under way returns."""
+        self._ended = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Thread body."""
+        while not self._ended:
+            wait_ns = self.step()
+            if wait_ns and self._wake.wait(wait_ns / 1e9):
+                self._wake.clear()
+
+    @abc.abstractmethod
+    def step(self) -> int:
+        """Read if it is due. Returns the nanoseconds until there is something to do."""
+
+
+class DeviceSampler(PacedThread):
     """Reads one GPU every ``period_s`` and hands each sample to ``emit``."""
 
     def __init__(
@@ -113,19 +158,13 @@ class DeviceSampler(threading.Thread):
     ) -> None:
         """``origin_ns``: samplers that share it and the period read at the same instants. ``more``: takes what the
         reader has beside samples; without it that is not read."""
-        super().__init__(name=f"gpu{index}", daemon=True)
+        super().__init__(f"gpu{index}", Deadline(_period_ns(period_s), clock(), origin_ns), clock)
         self.index = index
         self.reader = reader
         self._emit = emit
         self._more = more
-        self._clock = clock
-        self._wake = threading.Event()
-        self._ended = False
-        self._lock = threading.Lock()
-        self._deadline = Deadline(_period_ns(period_s), clock(), origin_ns)
         self._full_ns: int | None = None
         self._began_ns: int | None = None
-        self._progress_ns = 0
         self._failed = False
         self.failed_reads = 0
         """Consecutive readings in which the driver had an error, and no value, for every question."""
@@ -141,32 +180,9 @@ class DeviceSampler(threading.Thread):
         return self._deadline.overruns
 
     @property
-    def progress_ns(self) -> int:
-        """When the last reading was completed; 0 before the first."""
-        return self._progress_ns
-
-    @property
     def stuck_since_ns(self) -> int | None:
         """When the reading that has not returned began; None between readings."""
         return self._began_ns
-
-    def set_period(self, period_s: float) -> None:
-        """Another rate, from 0.1 to 5 s, from any thread and at once."""
-        with self._lock:
-            self._deadline.set_period(_period_ns(period_s), self._clock())
-        self._wake.set()
-
-    def end(self) -> None:
-        """Read no more and emit no more; the thread ends when its driver call returns."""
-        self._ended = True
-        self._wake.set()
-
-    def run(self) -> None:
-        """Thread body."""
-        while not self._ended:
-            wait_ns = self.step()
-            if wait_ns and self._wake.wait(wait_ns / 1e9):
-                self._wake.clear()
 
     def step(self) -> int:
         """Read if it is due. Returns the nanoseconds until there is something to do."""
