@@ -111,7 +111,7 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
         queue_row(case, view),
     )
     if full:
-        cause = "cpu_oversubscribed" if cores > 1.5 and count * cores > e.host.cpus else "loader_slow_transform"
+        cause = "cpu_oversubscribed" if _crowded(case, cores) else "loader_slow_transform"
         return finding(
             cause,
             f"{_workers_text(count)} cannot keep up{hot_text}{place_text(hot)} and no CPU core is left"
@@ -205,6 +205,18 @@ def _unknown_loader(case: Case, lost: float) -> Finding:
             row("DataLoader workers visible", float(len(e.workers)), "processes", "/proc", e.window_s),
             *case.gpu_rows(),
         ),
+    )
+
+
+def _crowded(case: Case, cores: float) -> bool:
+    """Each worker runs several threads, together far more than there are cores: they push each other off."""
+    workers, cpus = case.evidence.workers, case.evidence.host.cpus
+    threads = sum(w.threads for w in workers) / len(workers)
+    return (
+        bool(cpus)
+        and cores >= t.MULTITHREADED_CORES
+        and threads >= t.MULTITHREADED_THREADS
+        and len(workers) * threads > 1.5 * cpus
     )
 
 

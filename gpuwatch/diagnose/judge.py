@@ -85,6 +85,9 @@ def _findings(case: Case) -> list[Finding]:
     loop = [*input.find(case), *host.find(case), *transfer.find(case)]
     if case.account is None:
         loop = blind.find(case)
+    if any(f.cause == "pcie_bound" for f in loop):
+        # Behind a full link the thread waits for the GPU or launches into a queue that the copies hold up.
+        loop = [f for f in loop if f.cause not in ("host_sync", "launch_bound")]
     loop.sort(key=lambda f: -f.lost_share)
     _syncs_first(loop)
     waits = ranks.find(case)

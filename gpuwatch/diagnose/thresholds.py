@@ -28,6 +28,10 @@ MAIN_BUSY_CORES = 0.60
 
 WORKER_QUEUE_IDLE = 0.50
 """Workers that wait for work this often are ahead of the main process: the loader's transfer is slow, not they."""
+MULTITHREADED_CORES = 1.1
+"""A worker that uses more than one core computes in several threads; idle pools do not count."""
+MULTITHREADED_THREADS = 4
+"""A DataLoader worker has two or three threads of its own (H200 set: 3)."""
 WORTHWHILE = 1.15
 """More workers by less than this factor are not worth an advice."""
 HOST_CPU_FULL_PCT = 85.0

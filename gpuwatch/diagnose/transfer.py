@@ -12,7 +12,7 @@ from gpuwatch.diagnose.account import pinned_ceiling
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
-from gpuwatch.model import Confidence, Finding
+from gpuwatch.model import CodeLocation, Confidence, Finding
 
 
 def find(case: Case) -> list[Finding]:
@@ -20,6 +20,8 @@ def find(case: Case) -> list[Finding]:
     account, e = case.account, case.evidence
     if account is None:
         return []
+    if _link_full(case) and account.lost_in(*_BEHIND_COPIES) >= t.NAMED_FROM:
+        return [_link_bound(case, account.lost_in(*_BEHIND_COPIES), account.location(Activity.COPYING))]
     lost = account.lost_in(Activity.COPYING)
     if lost < t.NAMED_FROM:
         return []
@@ -38,19 +40,7 @@ def find(case: Case) -> list[Finding]:
         *case.gpu_rows(),
     )
     if rate is not None and rate >= t.PINNED_LINK_SHARE * ceiling:
-        return [
-            finding(
-                "pcie_bound",
-                f"Copies{place_text(place)} fill the PCIe link ({units.rate_text(rate)}): the GPU waits "
-                f"{share_text(lost)} of the time.",
-                lost,
-                bound,
-                remedy="Send fewer bytes: uint8 instead of float32 and normalise on the GPU, drop unused fields, keep "
-                "the data set in GPU memory if it fits.",
-                location=place,
-                evidence=evidence,
-            )
-        ]
+        return [_link_bound(case, lost, place)]
     if to_host:
         return [
             finding(
@@ -84,6 +74,42 @@ def find(case: Case) -> list[Finding]:
             experiment="gpuwatch probe measures what pinned copies reach here; bytes per step over that is the floor.",
         )
     ]
+
+
+_BEHIND_COPIES = (Activity.COPYING, Activity.SYNCHRONISING, Activity.LAUNCHING, Activity.WAITING, Activity.USER_LINE)
+"""What a thread does while asynchronous copies fill the link: it waits for the GPU or queues more work."""
+
+
+def _link_full(case: Case) -> bool:
+    """The link carries what pinned copies reach, over the whole window. Copies that are asynchronous leave no trace in
+    the stacks, and the GPU's engines idle meanwhile: only the bytes tell."""
+    e = case.evidence
+    rate = max(e.mean("rx_bytes_per_s") or 0.0, e.mean("tx_bytes_per_s") or 0.0)
+    return rate >= t.PINNED_LINK_SHARE * pinned_ceiling(e)
+
+
+def _link_bound(case: Case, lost: float, place: CodeLocation | None) -> Finding:
+    e = case.evidence
+    rx, tx = e.mean("rx_bytes_per_s"), e.mean("tx_bytes_per_s")
+    rate = max(rx or 0.0, tx or 0.0)
+    return finding(
+        "pcie_bound",
+        f"Copies{place_text(place)} fill the PCIe link ({units.rate_text(rate)}): the GPU waits {share_text(lost)} of "
+        "the time.",
+        lost,
+        case.bound(*_BEHIND_COPIES),
+        remedy="Send fewer bytes: uint8 instead of float32 and normalise on the GPU, drop unused fields, keep the data "
+        "set in GPU memory if it fits.",
+        location=place,
+        evidence=rows(
+            row("PCIe towards the GPU", _gib(rx), "GiB/s", "GPM", e.window_s),
+            row("PCIe towards the host", _gib(tx), "GiB/s", "GPM", e.window_s),
+            row("pinned copies reach", _gib(pinned_ceiling(e)), "GiB/s", _ceiling_source(case), 0.0),
+            case.stack_row("training thread copies", Activity.COPYING),
+            case.stack_row("training thread waits for the GPU", Activity.SYNCHRONISING),
+            *case.gpu_rows(),
+        ),
+    )
 
 
 def _ceiling_source(case: Case) -> str:

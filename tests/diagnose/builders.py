@@ -104,7 +104,13 @@ def gpu(
 
 
 def process(
-    pid: int, cores: float, *, state: str = "R", reads_per_s: float = 0.0, main_cores: float | None = None
+    pid: int,
+    cores: float,
+    *,
+    threads: int = 3,
+    state: str = "R",
+    reads_per_s: float = 0.0,
+    main_cores: float | None = None,
 ) -> list[ProcessSample]:
     """One process at a steady rate."""
     start = times()[0]
@@ -114,7 +120,7 @@ def process(
         main = int((cores if main_cores is None else main_cores) * (t - start))
         found.append(
             ProcessSample(
-                pid, 7, t, state, 100 * cores, ns, 0, main, state, 8, 1, 2**30, 0, 0, 0,
+                pid, 7, t, state, 100 * cores, ns, 0, main, state, threads, 1, 2**30, 0, 0, 0,
                 int(reads_per_s * (t - start) / 1e9 * 65536), int(reads_per_s * (t - start) / 1e9), 0,
                 "futex_do_wait" if state == "S" else Absent(Reason.NOT_FOUND),
             )

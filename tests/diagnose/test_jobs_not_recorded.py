@@ -499,3 +499,26 @@ def test_an_evaluation_is_told_by_the_name_of_its_function(name: str) -> None:
     d = judged(b.gpu([0, 90]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(frames, True), (b.LAUNCHING, True)]))
     assert d.verdict.cause == "logging_or_eval_stall"
     assert "evaluates" in d.verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "cause"), [(17, 1.3, "cpu_oversubscribed"), (17, 1.0, "loader_slow_transform")]
+)
+def test_crowded_threads_are_told_from_a_slow_transform_and_idle_pools_from_working_ones(
+    threads: int, cores: float, cause: str
+) -> None:
+    workers = [b.process(5001 + i, cores, threads=threads) for i in range(12)]
+    d = judged(
+        b.gpu([0, 0, 60]),
+        b.ticks(b.process(PID, 0.1, state="S"), workers),
+        b.host(98.0),
+        b.stacks([(b.WAITING, False)]),
+    )
+    assert d.verdict.cause == cause
+
+
+def test_asynchronous_copies_that_fill_the_link_are_not_called_synchronising() -> None:
+    """Pinned and non-blocking: the thread stands in synchronize(), the engines idle, the bytes tell."""
+    waiting = (Frame("synchronize", b.LIB + "torch/cuda/__init__.py", 1162), Frame("fit", "/home/ann/fit.py", 40))
+    d = judged(b.gpu([5], rx=45 * 2**30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(waiting, True)]))
+    assert [f.cause for f in d.findings] == ["pcie_bound"]
