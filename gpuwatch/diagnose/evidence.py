@@ -136,6 +136,9 @@ class Evidence(Struct, frozen=True):
     """Mean SM clock over its maximum while busy."""
     native_stacks: tuple[StackSample, ...] = ()
     """Stacks of the GPU process with native frames; rare, since they stop it."""
+    worker_generations: float = 0.0
+    """Distinct loader workers over the most that were there at once: 1 when they persist, more when they are started
+    anew. 0 without any."""
     ranks: tuple[Rank, ...] = ()
     """The other ranks of a distributed job on this node, by pid."""
     ceilings: dict[str, float] = {}
@@ -221,6 +224,7 @@ def assemble(
         throttle=throttle_shares(own, windows),
         clock_share=clock_share(own, devices),
         native_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and s.native),
+        worker_generations=_generations(job),
         ranks=_ranks(device_samples, job, indices),
         ceilings=dict(ceilings or {}),
         lost_devices=lost_devices(own),
@@ -348,6 +352,13 @@ def _quota(samples: Sequence[CgroupSample]) -> QuotaUse | None:
     if quota is None or not periods or throttled is None:
         return None
     return QuotaUse(quota, throttled / periods)
+
+
+def _generations(job: _Job) -> float:
+    known = job.pids(Role.LOADER_WORKER)
+    at_once = [len({s.pid for s in t.samples if s.pid in known}) for t in job.ticks]
+    seen = {(s.pid, s.start_ticks) for t in job.ticks for s in t.samples if s.pid in known}
+    return len(seen) / max(at_once) if seen else 0.0
 
 
 def _ranks(samples: Sequence[DeviceSample], job: _Job, own: tuple[int, ...]) -> tuple[Rank, ...]:

@@ -58,7 +58,7 @@ def _late(case: Case) -> Finding:
     account, e = case.account, case.evidence
     assert account is not None
     lost = account.lost_in(*WAITS)
-    if account.lost_in(Activity.RESTARTING_WORKERS) >= max(t.NAMED_FROM, lost / 2):
+    if account.lost_in(Activity.RESTARTING_WORKERS) >= max(t.NAMED_FROM, lost / 2) or _restarted(case):
         return _restarts(case, lost)
     if account.lost_in(Activity.RECEIVING_DATA) >= max(t.NAMED_FROM, lost / 2):
         return _transfer(case, lost)
@@ -166,6 +166,11 @@ def _transfer(case: Case, lost: float) -> Finding:
     )
 
 
+def _restarted(case: Case) -> bool:
+    """The workers were exchanged at least twice: the wait is for new ones to start and to bring their first batch."""
+    return case.evidence.worker_generations >= t.WORKER_GENERATIONS
+
+
 def _restarts(case: Case, lost: float) -> Finding:
     account, e = case.account, case.evidence
     assert account is not None
@@ -179,6 +184,7 @@ def _restarts(case: Case, lost: float) -> Finding:
         evidence=rows(
             case.stack_row("training thread starts or stops workers", Activity.RESTARTING_WORKERS),
             row("DataLoader worker processes seen", float(len(e.workers)), "", "/proc", e.window_s),
+            row("generations of workers", e.worker_generations, "in the window", "/proc", e.window_s),
             *case.gpu_rows(),
         ),
     )

@@ -32,6 +32,8 @@ MULTITHREADED_CORES = 1.1
 """A worker that uses more than one core computes in several threads; idle pools do not count."""
 MULTITHREADED_THREADS = 4
 """A DataLoader worker has two or three threads of its own (H200 set: 3)."""
+WORKER_GENERATIONS = 3.0
+"""One exchange is the edge of an epoch; two within seconds are a habit."""
 WORTHWHILE = 1.15
 """More workers by less than this factor are not worth an advice."""
 HOST_CPU_FULL_PCT = 85.0

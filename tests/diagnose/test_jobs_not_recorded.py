@@ -522,3 +522,21 @@ def test_asynchronous_copies_that_fill_the_link_are_not_called_synchronising() -
     waiting = (Frame("synchronize", b.LIB + "torch/cuda/__init__.py", 1162), Frame("fit", "/home/ann/fit.py", 40))
     d = judged(b.gpu([5], rx=45 * 2**30), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(waiting, True)]))
     assert [f.cause for f in d.findings] == ["pcie_bound"]
+
+
+def test_workers_that_are_exchanged_again_and_again_are_a_restart_and_not_too_few() -> None:
+    import msgspec
+
+    from gpuwatch.model import ProcessInfo, ProcessTick, Role
+
+    ticks: list[Observation] = list(b.ticks(b.process(PID, 0.1, state="S")))
+    for i, sample in enumerate(b.process(6000, 1.0)):
+        pid = 6000 + i // 8  # eight readings each, 2.4 s
+        info = ProcessInfo(
+            pid, pid, PID, PID, Role.LOADER_WORKER, "pt_data_worker", "python fit.py", "ann", 1000, python=True
+        )
+        ticks.append(
+            ProcessTick(sample.mono_ns, (msgspec.structs.replace(sample, pid=pid, start_ticks=pid),), infos=(info,))
+        )
+    d = judged(b.gpu([0, 0, 60]), ticks, b.host(), b.stacks([(b.WAITING, False)]))
+    assert d.verdict.cause == "loader_worker_restart"
