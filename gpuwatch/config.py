@@ -55,6 +55,8 @@ class ProbesConfig(Struct, frozen=True):
     """Names of probes; empty means the probe runner's own choice."""
     python: str = ""
     """Interpreter that has torch; empty means the one that runs gpuwatch."""
+    baseline: str = ""
+    """A file of ``gpuwatch probe baseline``: every finished probe is judged against it; empty means no judging."""
 
 
 class Config(Struct, frozen=True):

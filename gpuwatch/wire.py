@@ -37,6 +37,8 @@ from gpuwatch.model import (
 
 PROTOCOL = (1, 0)
 MAX_REQUEST_BYTES = 64 * 1024
+KEEP_ACCOUNTS = 60
+"""Diagnoses of one job whose accounts are remembered, by the daemon and by its clients."""
 
 TOPIC_STREAM = b"stream/"
 TOPIC_WELCOME = b"welcome/"
@@ -101,6 +103,67 @@ class ProbeMessage(Struct, frozen=True, tag="probe"):
     result: ProbeResult
 
 
+class ProbeProgress(Struct, frozen=True, tag="probing"):
+    """A probe is under way: told at its start and about once a second, until its ``probe`` message comes."""
+
+    epoch: int
+    seq: int
+    probe: str
+    device_index: int
+    message: str
+    """What the probe last said of itself, one line."""
+    done_s: float
+    total_s: float = 0.0
+    """How long such a run takes, roughly; 0 when that is not known."""
+
+
+class ValueVerdict(Struct, frozen=True, array_like=True):
+    """One figure of a probe against the baseline. Words are those of ``gpuwatch probe check``."""
+
+    value: str
+    """Empty: the whole probe has one verdict."""
+    verdict: str
+    level: str
+    """ok, warn, critical, unknown, skip or note."""
+    unit: str = ""
+    before: float | None = None
+    """The baseline's figure."""
+    after: float | None = None
+    improvement: float | None = None
+    """A share: 0.05 is 5 % better, whichever direction is better."""
+    low: float | None = None
+    high: float | None = None
+    """Ends of the 95 % interval of ``improvement``."""
+    reason: str = ""
+
+
+class ProbeVerdict(Struct, frozen=True):
+    """One result against the baseline."""
+
+    probe: str
+    device_uuid: str
+    started_wall_ns: int
+    """Of the result that was judged."""
+    level: str
+    """The worst of its values."""
+    values: tuple[ValueVerdict, ...]
+
+
+class ProbeVerdictMessage(Struct, frozen=True, tag="probe_verdict"):
+    """Results against the baseline of the daemon's configuration: when a probe has finished, when the baseline
+    changed, and after a snapshot that somebody asked for. Never sent by a daemon that never had one."""
+
+    epoch: int
+    seq: int
+    baseline: str
+    """The file; empty when the configuration names none any more."""
+    note: str = ""
+    """Why the file is of no use, one line."""
+    verdicts: tuple[ProbeVerdict, ...] = ()
+    complete: bool = False
+    """All that there are: others that a client remembers are void."""
+
+
 class Heartbeat(Struct, frozen=True, tag="heartbeat"):
     """Nothing new, still here."""
 
@@ -150,6 +213,27 @@ class FindingsMessage(Struct, frozen=True, tag="findings"):
     spans: tuple[FindingSpan, ...]
 
 
+class AccountPoint(Struct, frozen=True, array_like=True):
+    """What one diagnosis said of where the wall time went."""
+
+    wall_ns: int
+    cause: str
+    """Of its verdict."""
+    permille: dict[str, int] = {}
+    """Activity to its share of the window, in thousandths: a screen has fewer cells, and a job sends sixty of these."""
+
+
+class AccountsMessage(Struct, frozen=True, tag="accounts"):
+    """The accounts of the last diagnoses of one job, oldest first, at most ``KEEP_ACCOUNTS``: published after a
+    snapshot that somebody asked for. A later one is in its DiagnosisMessage."""
+
+    epoch: int
+    seq: int
+    pid: int
+    device_indices: tuple[int, ...]
+    points: tuple[AccountPoint, ...]
+
+
 StreamMessage = (
     Tick
     | InventoryMessage
@@ -162,6 +246,9 @@ StreamMessage = (
     | ReplayPosition
     | Telemetry
     | FindingsMessage
+    | AccountsMessage
+    | ProbeProgress
+    | ProbeVerdictMessage
 )
 
 
@@ -270,6 +357,16 @@ class History(Struct, frozen=True, tag="history"):
 
 
 Reply = Snapshot | Accepted | Refused | History
+
+
+def with_account(points: tuple[AccountPoint, ...], diagnosis: Diagnosis) -> tuple[AccountPoint, ...]:
+    """``points`` with that of a newer diagnosis. One without an account, or that is there already, adds nothing."""
+    if not diagnosis.account or (points and points[-1].wall_ns >= diagnosis.end_wall_ns):
+        return points
+    permille = {part.activity: round(1000 * part.share) for part in diagnosis.account}
+    new = AccountPoint(diagnosis.end_wall_ns, diagnosis.verdict.cause, permille)
+    return (*points, new)[-KEEP_ACCOUNTS:]
+
 
 _encoder = _msgpack.Encoder()
 _stream_decoder: _msgpack.Decoder[StreamMessage] = _msgpack.Decoder(StreamMessage)

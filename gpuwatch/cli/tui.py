@@ -77,6 +77,10 @@ def command(
     options = ViewOptions(view=view, ascii_only=ascii_only, note=note, readonly=readonly)
     app = WatchApp(open_feed, options, endpoint, more=more)
     app.run(mouse=mouse)
+    if os.environ.get("STY"):
+        # GNU screen without "altscreen on" (its default) leaves the picture there: the prompt belongs below it.
+        sys.stdout.write("\x1b[999;1H\n")
+        sys.stdout.flush()
     if app.failure is not None:
         raise app.failure
     return app.return_code or 0

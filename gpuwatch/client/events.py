@@ -2,8 +2,8 @@
 
 Owns: which change is an event, and its words. Refuses: clocks (times are the daemon's), sockets, drawing.
 
-An event is seen only while somebody is connected; findings and probes also come with the snapshot. A power cap is no
-event: a busy card goes in and out of it every second.
+Most events are seen only while somebody is connected; findings, XIDs and probes also come from the daemon's memory. A
+power cap is no event: a busy card goes in and out of it every second.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from gpuwatch import units
 from gpuwatch.model import (
     Absent,
     ClocksEvent,
@@ -21,6 +22,7 @@ from gpuwatch.model import (
     DriverState,
     EventOrigin,
     EventRecord,
+    FindingSpan,
     ProbeStatus,
     Reason,
     Role,
@@ -62,6 +64,62 @@ class Event(Struct, frozen=True):
     severity: Severity
     text: str
     device_index: int = -1
+    pid: int = 0
+    """Of a finding, as ``cause``."""
+    cause: str = ""
+
+
+def timeline(state: NodeState) -> tuple[Event, ...]:
+    """All events that are known, newest first: what this client saw, and what the daemon remembers of before.
+
+    A finding that the daemon has in time is told when it began and when it was over, and not again for each diagnosis
+    that has it as its verdict."""
+    spans = state.spans
+    of_cause: dict[tuple[int, str], list[FindingSpan]] = {}
+    for span in spans:
+        of_cause.setdefault((span.pid, span.cause), []).append(span)
+    seen = [
+        event
+        for event in state.events
+        if event.kind is not EventKind.FINDING
+        or not any(_covers(span, event) for span in of_cause.get((event.pid, event.cause), ()))
+    ]
+    known = set(seen)
+    told = [event for event in map(_driver_event, state.device_events) if event not in known]
+    found = [event for span in spans for event in _span_events(state, span)]
+    return tuple(sorted((*seen, *told, *found), key=lambda event: -event.wall_ns))
+
+
+def remembered(state: NodeState) -> bool:
+    """The daemon has told something of before we connected."""
+    return bool(state.spans or state.device_events)
+
+
+def opened_ns(state: NodeState) -> int:
+    """The daemon's time when this client first heard of it; 0 when that is forgotten."""
+    first = next((event for event in reversed(state.events) if event.kind is EventKind.LINK), None)
+    return first.wall_ns if first is not None else 0
+
+
+def _covers(span: FindingSpan, event: Event) -> bool:
+    return span.since_wall_ns <= event.wall_ns and (not span.resolved_wall_ns or event.wall_ns <= span.resolved_wall_ns)
+
+
+def _span_events(state: NodeState, span: FindingSpan) -> list[Event]:
+    """When it began, in the words of the newest diagnosis if that still has it, and when it was over."""
+    index = span.device_indices[0] if span.device_indices else -1
+    name = f"{span.pid}: {span.cause}" if span.pid else span.cause
+    cost = f", at worst {units.pct_text(100 * span.worst_lost_share)} lost" if span.worst_lost_share > 0 else ""
+    newest = next((d for d in state.diagnoses if (d.pid, d.device_indices) == (span.pid, span.device_indices)), None)
+    finding = next((f for f in newest.findings if f.cause == span.cause), None) if newest is not None else None
+    said = finding.summary if finding is not None and not span.resolved_wall_ns else span.command
+    text = f"{name}{cost}: {said}" if said else f"{name}{cost}"
+    began = Event(span.since_wall_ns, EventKind.FINDING, span.severity, text, index, span.pid, span.cause)
+    if not span.resolved_wall_ns:
+        return [began]
+    lasted = units.seconds_text((span.resolved_wall_ns - span.since_wall_ns) / 1e9)
+    text = f"{name}: over after {lasted}" + (f", {span.resolution}" if span.resolution else "")
+    return [began, Event(span.resolved_wall_ns, EventKind.FINDING, Severity.INFO, text, index, span.pid, span.cause)]
 
 
 def between(before: NodeState, after: NodeState, wall_ns: int) -> tuple[Event, ...]:
@@ -193,4 +251,4 @@ def _finding(found: Diagnosis) -> Event:
     who = f"{found.pid}: " if found.pid else ""
     index = found.device_indices[0] if found.device_indices else -1
     text = f"{who}{verdict.cause}: {verdict.summary}"
-    return Event(found.end_wall_ns, EventKind.FINDING, verdict.severity, text, index)
+    return Event(found.end_wall_ns, EventKind.FINDING, verdict.severity, text, index, found.pid, verdict.cause)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuwatch.client.events import KEEP_EVENTS, Event, between
+from gpuwatch.client.rates import IoRate, io_rates
 from gpuwatch.model import (
     BurstSummary,
     CgroupSample,
@@ -29,6 +30,8 @@ from gpuwatch.model import (
     SourceKind,
 )
 from gpuwatch.wire import (
+    AccountPoint,
+    AccountsMessage,
     DiagnosisMessage,
     DiagnosisProgress,
     FindingsMessage,
@@ -37,12 +40,16 @@ from gpuwatch.wire import (
     History,
     InventoryMessage,
     ProbeMessage,
+    ProbeProgress,
+    ProbeVerdict,
+    ProbeVerdictMessage,
     ProcessesMessage,
     ReplayPosition,
     Snapshot,
     StreamMessage,
     Telemetry,
     Tick,
+    with_account,
 )
 
 STALE_AFTER_PERIODS = 3.0
@@ -50,8 +57,16 @@ STALE_AFTER_PERIODS = 3.0
 LOST_AFTER_S = 10.0
 """Silence (heartbeats included) after which the daemon counts as gone."""
 HISTORY_TICKS = 600
+KEEP_BURSTS = 60
+"""Ticks of sub-second samples that are kept for each device: a minute, as much as a wide chart has dots for."""
+KEEP_JOBS = 64
+"""Jobs whose accounts are kept."""
 REWOUND_NS = 1_000_000_000
 """A tick so much older than the last one of the same daemon: a recording went back."""
+
+
+Subject = tuple[int, tuple[int, ...]]
+"""What a diagnosis is of: pid and devices."""
 
 
 class Link(enum.StrEnum):
@@ -77,6 +92,14 @@ class DeviceHistory(Struct, frozen=True):
         if self.samples and sample.mono_ns <= self.samples[-1].mono_ns:
             return self
         return DeviceHistory((*self.samples[-keep + 1 :], sample))
+
+
+class TimedBurst(Struct, frozen=True):
+    """What the driver sampled by itself in the tick that ended at ``mono_ns``."""
+
+    mono_ns: int
+    """The daemon's clock at the tick."""
+    burst: BurstSummary
 
 
 class NodeState(Struct, frozen=True):
@@ -130,6 +153,20 @@ class NodeState(Struct, frozen=True):
     """What the driver sampled by itself in the last tick."""
     device_events: tuple[EventRecord, ...] = ()
     """XIDs and the like, newest first."""
+    io_rates: dict[int, IoRate] = {}
+    """What each process has read and written since the tick before."""
+    accounts: dict[Subject, tuple[AccountPoint, ...]] = {}
+    """Where the wall time of each job went, diagnosis by diagnosis, oldest first."""
+    probing: dict[int, ProbeProgress] = {}
+    """Probes under way, by device index."""
+    baseline: str = ""
+    """File that the daemon judges probes against; empty: none."""
+    baseline_note: str = ""
+    """Why that file is of no use."""
+    verdicts: tuple[ProbeVerdict, ...] = ()
+    """Of results against the baseline, newest first."""
+    burst_history: dict[int, tuple[TimedBurst, ...]] = {}
+    """The bursts of each device's last ticks, oldest first, at most ``KEEP_BURSTS``."""
 
     @property
     def recorded(self) -> bool:
@@ -175,7 +212,11 @@ def from_snapshot(state: NodeState, snapshot: Snapshot, now_ns: int) -> NodeStat
         replay=state.replay if state.epoch == snapshot.epoch else None,
         events=state.events,
         keep_ticks=state.keep_ticks,
+        accounts=state.accounts if state.epoch == snapshot.epoch else {},
+        burst_history=state.burst_history if state.epoch == snapshot.epoch else {},
     )
+    for diagnosis in snapshot.diagnoses:
+        fresh = _with_account(fresh, diagnosis)
     for tick in snapshot.history[-state.keep_ticks :]:
         fresh = _with_history(fresh, tick.devices)
     if snapshot.tick is not None:
@@ -208,26 +249,42 @@ def _folded(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
             infos = {pid: info for pid, info in state.infos.items() if pid not in message.gone}
             infos.update((info.pid, info) for info in message.infos)
             return msgspec.structs.replace(state, infos=infos)
-        case DiagnosisMessage():
-            new = message.diagnosis
-            others = tuple(d for d in state.diagnoses if _subject(d) != _subject(new))
-            return msgspec.structs.replace(state, diagnoses=(new, *others), progress=None)
-        case DiagnosisProgress():
-            return msgspec.structs.replace(state, progress=message if message.done_s >= 0 else None)
+        case DiagnosisMessage() | DiagnosisProgress() | FindingsMessage() | AccountsMessage():
+            return _with_diagnoses(state, message)
         case ProbeMessage():
             result = message.result
             rest = tuple(p for p in state.probes if (p.probe, p.device) != (result.probe, result.device))
-            return msgspec.structs.replace(state, probes=(result, *rest))
+            probing = {i: p for i, p in state.probing.items() if not _is_of(state.device(i), p, result)}
+            return msgspec.structs.replace(state, probes=(result, *rest), probing=probing)
+        case ProbeProgress():
+            return msgspec.structs.replace(state, probing=state.probing | {message.device_index: message})
+        case ProbeVerdictMessage():
+            return _with_verdicts(state, message)
         case ReplayPosition():
             return msgspec.structs.replace(state, replay=message)
         case Telemetry():
             return _with_telemetry(state, message)
-        case FindingsMessage():
-            return msgspec.structs.replace(state, spans=message.spans)
         case Goodbye():
             return msgspec.structs.replace(state, link=Link.LOST, detail="the daemon stopped")
         case Heartbeat():
             return state
+
+
+def _with_diagnoses(
+    state: NodeState, message: DiagnosisMessage | DiagnosisProgress | FindingsMessage | AccountsMessage
+) -> NodeState:
+    match message:
+        case DiagnosisMessage():
+            new = message.diagnosis
+            others = tuple(d for d in state.diagnoses if _subject(d) != _subject(new))
+            return msgspec.structs.replace(_with_account(state, new), diagnoses=(new, *others), progress=None)
+        case DiagnosisProgress():
+            return msgspec.structs.replace(state, progress=message if message.done_s >= 0 else None)
+        case FindingsMessage():
+            return msgspec.structs.replace(state, spans=message.spans)
+        case AccountsMessage():
+            told = {(message.pid, message.device_indices): message.points}
+            return msgspec.structs.replace(state, accounts=state.accounts | told)
 
 
 def aged(state: NodeState, now_ns: int) -> NodeState:
@@ -256,8 +313,31 @@ def missed(state: NodeState, count: int) -> NodeState:
     return msgspec.structs.replace(state, dropped=state.dropped + count)
 
 
-def _subject(diagnosis: Diagnosis) -> tuple[int, tuple[int, ...]]:
+def _subject(diagnosis: Diagnosis) -> Subject:
     return diagnosis.pid, diagnosis.device_indices
+
+
+def _with_account(state: NodeState, diagnosis: Diagnosis) -> NodeState:
+    """The newest last, also among the jobs: the oldest are forgotten."""
+    subject = _subject(diagnosis)
+    points = with_account(state.accounts.get(subject, ()), diagnosis)
+    if not points:
+        return state
+    others = [(key, value) for key, value in state.accounts.items() if key != subject]
+    return msgspec.structs.replace(state, accounts=dict([*others, (subject, points)][-KEEP_JOBS:]))
+
+
+def _is_of(device: Device | None, progress: ProbeProgress, result: ProbeResult) -> bool:
+    """Whether the result is that of the probe under way on this device; a device that is gone has none under way."""
+    return device is None or (progress.probe, device.uuid) == (result.probe, result.device_uuid)
+
+
+def _with_verdicts(state: NodeState, message: ProbeVerdictMessage) -> NodeState:
+    about = {(v.probe, v.device_uuid) for v in message.verdicts}
+    rest = () if message.complete else (v for v in state.verdicts if (v.probe, v.device_uuid) not in about)
+    return msgspec.structs.replace(
+        state, baseline=message.baseline, baseline_note=message.note, verdicts=(*message.verdicts, *rest)
+    )
 
 
 def _with_history(state: NodeState, samples: Iterable[DeviceSample]) -> NodeState:
@@ -277,12 +357,24 @@ def _with_telemetry(state: NodeState, message: Telemetry) -> NodeState:
         health=state.health | {h.device_index: h for h in message.health},
         bursts=state.bursts | {b.device_index: b for b in message.bursts},
         device_events=(*news, *state.device_events)[:KEEP_EVENTS],
+        # What follows a snapshot repeats each device's newest burst, which may be of any earlier tick.
+        burst_history=state.burst_history if message.complete else _with_bursts(state, message.bursts),
     )
+
+
+def _with_bursts(state: NodeState, bursts: Iterable[BurstSummary]) -> dict[int, tuple[TimedBurst, ...]]:
+    """Telemetry follows the tick in which it was collected, so that tick's time is theirs."""
+    history, keep = dict(state.burst_history), min(KEEP_BURSTS, state.keep_ticks)
+    for burst in bursts:
+        before = history.get(burst.device_index, ())
+        if not before or before[-1].mono_ns < state.tick_mono_ns:
+            history[burst.device_index] = (*before[-keep + 1 :], TimedBurst(state.tick_mono_ns, burst))
+    return history
 
 
 def _with_tick(state: NodeState, tick: Tick, now_ns: int) -> NodeState:
     if tick.mono_ns < state.tick_mono_ns - REWOUND_NS:
-        state = msgspec.structs.replace(state, history={})
+        state = msgspec.structs.replace(state, history={}, burst_history={})
     state = _with_history(state, tick.devices)
     return msgspec.structs.replace(
         state,
@@ -291,6 +383,7 @@ def _with_tick(state: NodeState, tick: Tick, now_ns: int) -> NodeState:
         devices={sample.device_index: sample for sample in tick.devices},
         host=tick.host if tick.host is not None else state.host,
         processes={p.pid: p for p in tick.processes},
+        io_rates=io_rates(state.processes, state.io_rates, tick.processes),
         cgroups={c.root_pid: c for c in tick.cgroups},
         tick_mono_ns=tick.mono_ns,
         tick_wall_ns=tick.wall_ns,

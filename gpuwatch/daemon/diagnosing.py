@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -62,6 +63,7 @@ class Diagnosing:
         self._decider = Decider(settings)
         self._inquiries = Inquiries(_with_ceilings(judge, ceilings), source.focus, wake)
         self._findings = Findings()
+        self._accounts: dict[Subject, tuple[wire.AccountPoint, ...]] = {}
         self._tick_ns: int | None = None
         self._log = logging.getLogger(LOGGER)
         self._said = OnChange(self._log)
@@ -82,10 +84,17 @@ class Diagnosing:
         self._decider.observe(tick.devices, self._picture.infos, tick.mono_ns)
         for pid in self._findings.pids() - self._decider.pids():
             if self._findings.ended(pid, self._wall()):
-                self.tell_all()
+                self._tell_findings()
 
     def tell_all(self) -> None:
-        """Publish the findings in time, if there are any."""
+        """For one who has just joined: publish the findings in time and each job's accounts, if there are any."""
+        self._tell_findings()
+        for subject, points in self._accounts.items():
+            self._publish(
+                partial(wire.AccountsMessage, pid=subject.pid, device_indices=subject.device_indices, points=points)
+            )
+
+    def _tell_findings(self) -> None:
         spans = self._findings.spans()
         if spans:
             self._publish(lambda epoch, seq: wire.FindingsMessage(epoch, seq, spans))
@@ -175,9 +184,14 @@ class Diagnosing:
         subject = Subject(diagnosis.pid, diagnosis.device_indices)
         others = [d for d in self.finished if (d.pid, d.device_indices) != (subject.pid, subject.device_indices)]
         self.finished = (diagnosis, *others)[:KEEP_DIAGNOSES]
+        kept = {(d.pid, d.device_indices) for d in self.finished}
+        self._accounts[subject] = wire.with_account(self._accounts.get(subject, ()), diagnosis)
+        self._accounts = {
+            s: points for s, points in self._accounts.items() if points and (s.pid, s.device_indices) in kept
+        }
         self._publish(lambda epoch, seq: wire.DiagnosisMessage(epoch, seq, diagnosis))
         if self._findings.update(diagnosis, diagnosis.end_wall_ns):
-            self.tell_all()
+            self._tell_findings()
         verdict = diagnosis.verdict
         where = ",".join(map(str, diagnosis.device_indices))
         lost = units.pct_text(100 * verdict.lost_share)

@@ -1,24 +1,31 @@
-"""Probes as the daemon offers them: asked for, due by themselves, finished.
+"""Probes as the daemon offers them: asked for, due by themselves, under way, finished.
 
-Owns: which probe begins on which GPU, its result. Refuses: child processes (the runner's) and sockets.
+Owns: which probe begins on which GPU, what is told of it, its result. Refuses: child processes (the runner's), judging
+(the baseline's) and sockets.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import time
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec import Struct
+
 from gpuwatch import wire
 from gpuwatch.config import ProbesConfig
-from gpuwatch.daemon.journal import LOGGER
+from gpuwatch.daemon.journal import LOGGER, OnChange
+from gpuwatch.daemon.probe_judging import Baseline
 from gpuwatch.daemon.ring import Picture
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model import Device, DeviceSample, ProbeResult
 
 KEEP_RESULTS = 64
 """Eight GPUs with all their probes."""
+PROGRESS_NS = 1_000_000_000
+"""A probe under way is told of once in each second of its run."""
 
 Publish = Callable[[Callable[[int, int], wire.StreamMessage]], None]
 Done = Callable[[ProbeResult], None]
@@ -27,9 +34,19 @@ Done = Callable[[ProbeResult], None]
 class ProbeRunner(Protocol):
     """Starts probes in child processes and ends them when somebody else needs the GPU."""
 
-    def start(self, probe: str, device: Device | None, sample: DeviceSample | None, done: Done) -> str:
-        """Begin; "" or one line with the reason for not doing so. ``done`` is called once, from any thread.
-        Raises UsageError for a name that is no probe."""
+    def start(
+        self,
+        probe: str,
+        device: Device | None,
+        sample: DeviceSample | None,
+        done: Done,
+        *,
+        seconds: float | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> str:
+        """Begin; "" or one line with the reason for not doing so. ``done`` is called once, ``progress`` with each line
+        that the probe says of itself, both from any thread. ``seconds``: measuring time of a case, None the probe's
+        own. Raises UsageError for a name that is no probe."""
 
     def check(self, sample: DeviceSample) -> None:
         """A new reading: is somebody else there?"""
@@ -47,6 +64,21 @@ class ProbeSchedule(Protocol):
     def started(self, device: Device, probe: str, now_ns: int) -> None:
         """It has been started."""
 
+    def configure(self, config: ProbesConfig) -> None:
+        """Other settings; what has been started stays known. Raises UsageError."""
+
+
+class _Run(Struct):
+    """A probe under way."""
+
+    probe: str
+    started_ns: int
+    total_s: float
+    due_ns: int
+    """When it is told of again."""
+    message: str = "starting"
+    """Replaced by the thread that reads the probe: one reference, so no lock."""
+
 
 class ProbeService:
     """Called by the service's loop only; ``done`` comes from the runner's threads through a queue."""
@@ -59,6 +91,7 @@ class ProbeService:
         *,
         publish: Publish,
         wake: Callable[[], None],
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Raises UsageError for a probe in ``settings`` that does not exist."""
         self.results: tuple[ProbeResult, ...] = ()
@@ -69,17 +102,37 @@ class ProbeService:
         self._picture = picture
         self._publish = publish
         self._wake = wake
-        self._done: queue.SimpleQueue[tuple[int, ProbeResult]] = queue.SimpleQueue()
+        self._clock = clock
+        self._schedule: ProbeSchedule | None = None
+        self._baseline = Baseline()
+        self._told_note = ""
+        """As of the last message about verdicts: the file may have been made meanwhile."""
+        self._verdicts: tuple[wire.ProbeVerdict, ...] = ()
+        """Of ``results``, newest first."""
+        self._running: dict[int, _Run] = {}
+        self._done: queue.SimpleQueue[tuple[int, ProbeResult, wire.ProbeVerdict | None]] = queue.SimpleQueue()
         self._log = logging.getLogger(LOGGER)
-        self.configure(settings)
+        self._said = OnChange(self._log)
+        self._set(settings)
 
     def configure(self, settings: ProbesConfig) -> None:
-        """Other settings, from the next reading on. Raises UsageError."""
-        self._schedule: ProbeSchedule | None = None
-        if self._runner is not None and settings.automatic:
+        """Other settings, from the next reading on. When a probe last ran stays known; what has finished is judged
+        again. Raises UsageError, and changes nothing then."""
+        had = self._baseline.name
+        self._set(settings)
+        if had or self._baseline.name:
+            found = (self._baseline.judge(result) for result in self.results)
+            self._verdicts = tuple(verdict for verdict in found if verdict is not None)
+            self._tell_verdicts(self._verdicts, complete=True)
+
+    def _set(self, settings: ProbesConfig) -> None:
+        if self._schedule is not None:
+            self._schedule.configure(settings)
+        elif self._runner is not None and settings.automatic:
             from gpuwatch.daemon.probing import Schedule
 
             self._schedule = Schedule(settings)
+        self._baseline.configure(settings.baseline)
 
     def answer(self, request: wire.StartProbe) -> wire.Reply:
         """Begin one that somebody asks for, or say in one line why not."""
@@ -102,20 +155,29 @@ class ProbeService:
             self._runner.check(sample)
             device = self._device(sample.device_index)
             probe = self._schedule.due(device, sample, now_ns) if self._schedule and device else ""
-            if probe and device and self._schedule and not self._start(probe, device):
-                self._schedule.started(device, probe, now_ns)
+            if probe and device and self._schedule:
+                refusal = self._start(probe, device)
+                if refusal:
+                    self._said.log(logging.INFO, f"GPU {device.index}", f"probe {probe} is due: {refusal}")
+                else:
+                    self._schedule.started(device, probe, now_ns)
 
     def step(self) -> None:
-        """Publish what has finished."""
+        """Publish what has finished and what is under way."""
         while not self._done.empty():
-            index, result = self._done.get()
-            self.occupied.discard(index)
-            about = (result.probe, result.device_uuid)
-            others = [r for r in self.results if (r.probe, r.device_uuid) != about]
-            self.results = (result, *others)[:KEEP_RESULTS]
-            self._publish(_message(result))
-            facts = {"status": result.status.value, "message": result.message}
-            self._log.info("probe %s on GPU %d has ended", result.probe, index, extra={"facts": facts})
+            self._finish(*self._done.get())
+        if self._baseline.note != self._told_note:
+            self._tell_verdicts(())
+        now_ns = self._clock()
+        for index, run in self._running.items():
+            if now_ns >= run.due_ns:
+                run.due_ns += ((now_ns - run.due_ns) // PROGRESS_NS + 1) * PROGRESS_NS
+                self._tell_progress(index, run, now_ns)
+
+    def tell_all(self) -> None:
+        """Publish all verdicts, if there is a baseline: somebody has asked for a snapshot."""
+        if self._baseline.name:
+            self._tell_verdicts(self._verdicts, complete=True)
 
     def stop(self) -> None:
         """End the children."""
@@ -126,20 +188,59 @@ class ProbeService:
         if self._runner is None:
             return "this daemon runs no probes; use: gpuwatch probe run"
         index = device.index
+        seconds, now_ns = self._baseline.seconds(probe), self._clock()
+        usual_s = _rough_s(probe) if seconds is None else self._baseline.usual_s(probe)
+        run = _Run(probe, now_ns, usual_s, now_ns)
 
         def done(result: ProbeResult) -> None:
-            self._done.put((index, result))
+            # Here, in the runner's thread: statistics over a large baseline must not cost the others a tick.
+            self._done.put((index, result, self._baseline.judge(result)))
             self._wake()
 
-        refusal = self._runner.start(probe, device, self._picture.devices.get(index), done)
+        def progress(line: str) -> None:
+            run.message = line.removeprefix(f"{probe}: ")
+
+        sample = self._picture.devices.get(index)
+        refusal = self._runner.start(probe, device, sample, done, seconds=seconds, progress=progress)
         if not refusal:
             self.occupied.add(index)
+            self._running[index] = run
         return refusal
+
+    def _finish(self, index: int, result: ProbeResult, verdict: wire.ProbeVerdict | None) -> None:
+        self.occupied.discard(index)
+        self._running.pop(index, None)
+        about = (result.probe, result.device_uuid)
+        others = [r for r in self.results if (r.probe, r.device_uuid) != about]
+        self.results = (result, *others)[:KEEP_RESULTS]
+        rest = tuple(v for v in self._verdicts if (v.probe, v.device_uuid) != about)[: KEEP_RESULTS - 1]
+        self._verdicts = rest if verdict is None else (verdict, *rest)
+        self._publish(lambda epoch, seq: wire.ProbeMessage(epoch, seq, result))
+        if self._baseline.name:
+            self._tell_verdicts(() if verdict is None else (verdict,))
+        facts = {"status": result.status.value, "message": result.message}
+        if verdict is not None:
+            facts["against_baseline"] = verdict.level
+        self._log.info("probe %s on GPU %d has ended", result.probe, index, extra={"facts": facts})
+
+    def _tell_verdicts(self, verdicts: tuple[wire.ProbeVerdict, ...], complete: bool = False) -> None:
+        name, note = self._baseline.name, self._baseline.note
+        self._told_note = note
+        self._publish(lambda epoch, seq: wire.ProbeVerdictMessage(epoch, seq, name, note, verdicts, complete))
+
+    def _tell_progress(self, index: int, run: _Run, now_ns: int) -> None:
+        done_s = (now_ns - run.started_ns) / 1e9
+        self._publish(
+            lambda epoch, seq: wire.ProbeProgress(epoch, seq, run.probe, index, run.message, done_s, run.total_s)
+        )
 
     def _device(self, index: int) -> Device | None:
         inventory = self._picture.inventory
         return next((d for d in inventory.devices if d.index == index), None) if inventory else None
 
 
-def _message(result: ProbeResult) -> Callable[[int, int], wire.StreamMessage]:
-    return lambda epoch, seq: wire.ProbeMessage(epoch, seq, result)
+def _rough_s(probe: str) -> float:
+    """How long a run with the probe's own measuring time takes, roughly; 0.0 for a name that is no probe."""
+    from gpuwatch.verdict.probe_run import PROBES
+
+    return next((spec.gpu_s for spec in PROBES if spec.name == probe), 0.0)

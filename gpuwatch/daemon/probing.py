@@ -243,12 +243,20 @@ class Schedule:
     """
 
     def __init__(self, config: ProbesConfig) -> None:
-        self._on = config.automatic
-        self._names = tuple(probe_run.find_probe(name).name for name in config.set) or probe_run.QUICK
-        self._idle_after_ns = int(config.idle_after_s * 1e9)
-        self._every_ns = int(config.every_s * 1e9)
+        """Raises UsageError for a name that is no probe."""
         self._idle_since_ns: dict[str, int] = {}
         self._started_ns: dict[tuple[str, str], int] = {}
+        self.configure(config)
+
+    def configure(self, config: ProbesConfig) -> None:
+        """Other settings. What has run stays known: reading the configuration again is no reason to measure again.
+        Raises UsageError for a name that is no probe, and changes nothing then."""
+        self._names = tuple(probe_run.find_probe(name).name for name in config.set) or probe_run.QUICK
+        self._on = config.automatic
+        self._idle_after_ns = int(config.idle_after_s * 1e9)
+        self._every_ns = int(config.every_s * 1e9)
+        if not self._on:
+            self._idle_since_ns.clear()  # nobody follows it from now on
 
     def due(self, device: Device, sample: DeviceSample, now_ns: int) -> str:
         """The probe to start on this GPU now, or "". Call it with every sample: it follows how long the GPU idles."""

@@ -99,7 +99,9 @@ class Service:
             wall=wall,
             ceilings=lambda: ceilings(self._probes.results),
         )
-        self._probes = ProbeService(probes, config.probes, self._picture, publish=self._publish, wake=self._wake)
+        self._probes = ProbeService(
+            probes, config.probes, self._picture, publish=self._publish, wake=self._wake, clock=clock
+        )
         self._last_tick: wire.Tick | None = None
         self._cut_ns: int | None = None
         """In a recording: where the tick under way began."""
@@ -365,6 +367,7 @@ class Service:
         )
         self._telemetry.tell_all(self._publish)
         self._diagnosing.tell_all()
+        self._probes.tell_all()
         return snapshot
 
     # ------------------------------------------------------------------ configuration and what people read

@@ -1,6 +1,7 @@
 """Numbers to rows of braille, blocks or ASCII.
 
-Owns: resampling a series to the columns of a chart, an area with a line over it, bars, the stacked bar.
+Owns: resampling a series to the columns of a chart, an area with a line over it and dotted levels, bars, the stacked
+bar.
 Refuses: knowing what is plotted. Bytes on an SSH link follow the number of style changes, so runs of cells share a
 role, and time buckets are aligned to the clock, not to "now": the chart moves once a bucket, not once a tick.
 """
@@ -73,8 +74,10 @@ def area_and_line(
     line_role: str = "busy",
     glyphs: Glyphs = UNICODE,
     top: float = 100.0,
+    levels: Sequence[float] = (),
 ) -> list[Row]:
-    """``height`` rows, top first, with ``area`` filled from the floor and ``line`` drawn over it.
+    """``height`` rows, top first, with ``area`` filled from the floor and ``line`` drawn over it; across all of it a
+    dotted line at each of ``levels``, such as a limit.
 
     Both series have one value for each dot column (two a cell) and the scale is fixed, 0..``top``: a chart that
     scales itself makes 3 % look like work.
@@ -83,9 +86,13 @@ def area_and_line(
     filled = [_level(value, dots, top) for value in area]
     drawn = [_level(value, dots, top) for value in line]
     cells = max(len(filled), len(drawn)) // DOTS_PER_COLUMN
-    roles = (area_role, line_role)
-    rows = range(height - 1, -1, -1)
-    return [_chart_row(filled, drawn, cells, row * DOTS_PER_ROW, roles=roles, glyphs=glyphs) for row in rows]
+    roles = (area_role, line_role, "dim")
+    at = {_level(value, dots, top) - 1 for value in levels}
+    out = []
+    for floor in range(dots - DOTS_PER_ROW, -1, -DOTS_PER_ROW):
+        level_bits = sum(_LEFT_DOTS[dot - floor] for dot in at if floor <= dot < floor + DOTS_PER_ROW)
+        out.append(_chart_row(filled, drawn, cells, floor, level_bits=level_bits, roles=roles, glyphs=glyphs))
+    return out
 
 
 def bar(value: float, cells: int, glyphs: Glyphs = UNICODE) -> str:
@@ -127,12 +134,20 @@ def _level(value: float | None, dots: int, top: float) -> int:
 
 
 def _chart_row(
-    filled: list[int], drawn: list[int], cells: int, floor: int, *, roles: tuple[str, str], glyphs: Glyphs
+    filled: list[int],
+    drawn: list[int],
+    cells: int,
+    floor: int,
+    *,
+    level_bits: int,
+    roles: tuple[str, str, str],
+    glyphs: Glyphs,
 ) -> Row:
     spans: list[Span] = []
     run, run_role = "", roles[1]
     for cell in range(cells):
-        char, role = _chart_cell(filled, drawn, cell * DOTS_PER_COLUMN, floor, roles=roles, glyphs=glyphs)
+        area_bits, line_bits = _bits(filled, drawn, cell * DOTS_PER_COLUMN, floor)
+        char, role = _chart_cell(area_bits, line_bits, level_bits, roles=roles, glyphs=glyphs)
         if role and role != run_role and run.strip(" "):
             spans.append((run, run_role))
             run = ""
@@ -142,10 +157,8 @@ def _chart_row(
     return tuple(spans)
 
 
-def _chart_cell(
-    filled: list[int], drawn: list[int], column: int, floor: int, *, roles: tuple[str, str], glyphs: Glyphs
-) -> tuple[str, str]:
-    """The character of one cell and its role; an empty cell has no role and joins its neighbours' run."""
+def _bits(filled: list[int], drawn: list[int], column: int, floor: int) -> tuple[int, int]:
+    """The braille dots of the area and of the line in one cell."""
     area_bits = line_bits = 0
     for side, dots in enumerate((_LEFT_DOTS, _RIGHT_DOTS)):
         fill = _at(filled, column + side) - floor
@@ -154,13 +167,25 @@ def _chart_cell(
         top = _at(drawn, column + side) - 1 - floor
         if 0 <= top < DOTS_PER_ROW:
             line_bits |= dots[top]
+    return area_bits, line_bits
+
+
+def _chart_cell(
+    area_bits: int, line_bits: int, level_bits: int, *, roles: tuple[str, str, str], glyphs: Glyphs
+) -> tuple[str, str]:
+    """The character of one cell and its role; an empty cell has no role and joins its neighbours' run.
+
+    A level is left out of an area that reaches beyond it, so that it can be seen there too.
+    """
     if not area_bits and not line_bits:
-        return " ", ""
+        if not level_bits:
+            return " ", ""
+        return ("=" if glyphs.ascii_only else chr(_BRAILLE | level_bits)), roles[2]
     # A cell has one colour: where both are in it, that of the one with more dots.
     line_only = line_bits & ~area_bits
     role = roles[1] if line_only and line_only.bit_count() >= area_bits.bit_count() else roles[0]
     if not glyphs.ascii_only:
-        return chr(_BRAILLE | area_bits | line_bits), role
+        return chr(_BRAILLE | (area_bits ^ level_bits) | line_bits), role
     if line_bits and role == roles[1]:
         return "-", role
     return ("#" if area_bits.bit_count() > DOTS_PER_ROW else "."), role

@@ -5,6 +5,8 @@ Owns: one cell of one GPU as spans, the growth order. Refuses: the state of the 
 Always there: the index and the truth ladder (busy, SM, tensor, DRAM). Then, as the width grows, in this order:
 memory, name, power, temperature, number of processes, bars, clock, longer bars, owners, longer names, PCIe,
 longer bars, SM occupancy, commands. The first that does not fit ends the list, so columns drop in the reverse order.
+
+MIG instances hang below their GPU by a branch in the column of the index, which is there at every width.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ SLOWED = ClocksEvent.HW_SLOWDOWN | ClocksEvent.SW_THERMAL | ClocksEvent.HW_THERM
 """Reasons that are a fault or heat. A power cap is normal on a busy card and is told on the detail line."""
 
 LADDER = ("busy", "sm", "tensor", "dram")
-_BASE_WIDTH = 3 + len(LADDER) * 5
+INDEX_CELLS = 2
+"""Of the first column, where no GPU has MIG instances."""
+_BASE_WIDTH = 1 + len(LADDER) * 5
 _GROWTH = (
     ("memory", 9), ("name", 9), ("power", 8), ("temp", 4), ("procs", 2), ("bars", 4), ("clock", 4), ("bars", 7),
     ("users", 10), ("name", 16), ("pcie_rx", 6), ("pcie_tx", 6), ("bars", 10), ("occupancy", 4), ("command", 20),
@@ -47,6 +51,8 @@ class GpuRow(Struct, frozen=True):
     """The reading is older than it should be; the row says how old."""
     users: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    branch: str = ""
+    """What hangs a MIG instance below its GPU; "" for one that stands for itself."""
 
 
 class Plan(Struct, frozen=True):
@@ -57,10 +63,10 @@ class Plan(Struct, frozen=True):
     """Cells of the bar in each ladder column; 0 is none."""
 
 
-def plan(width: int) -> Plan:
-    """The columns for this many cells."""
-    widths = {"gpu": 2} | dict.fromkeys(LADDER, 4)
-    bars, left = 0, width - _BASE_WIDTH
+def plan(width: int, index_cells: int = INDEX_CELLS) -> Plan:
+    """The columns for this many cells; ``index_cells`` of them are the index, with its branches."""
+    widths = {"gpu": index_cells} | dict.fromkeys(LADDER, 4)
+    bars, left = 0, width - _BASE_WIDTH - index_cells
     for name, target in _GROWTH:
         if name == "bars":
             cost = (target - bars) * len(LADDER)
@@ -99,7 +105,8 @@ def header(layout: Plan, width: int, glyphs: Glyphs) -> Row:
     spans: list[Span] = [(" ", "head")]
     for name, cells in layout.columns:
         title = next((t for t in _TITLES[name] if len(t) <= cells), _TITLES[name][-1])
-        spans.append((pad(title, cells, right=name in _RIGHT, ellipsis=glyphs.ellipsis), "head"))
+        right = name in _RIGHT and not (name == "gpu" and cells > INDEX_CELLS)
+        spans.append((pad(title, cells, right=right, ellipsis=glyphs.ellipsis), "head"))
         spans.append((" ", "head"))
     return fit(spans[:-1], width, glyphs, "head")
 
@@ -135,7 +142,8 @@ def short_age(seconds: float) -> str:
 
 def _cell(name: str, gpu: GpuRow, cells: int, bars: int, glyphs: Glyphs) -> list[Span]:
     if name == "gpu":
-        return [(f"{gpu.device.index:>{cells}}", "key")]
+        index = str(gpu.device.index)
+        return [(pad(gpu.branch + index, cells) if cells > INDEX_CELLS else f"{index:>{cells}}", "key")]
     if name == "name":
         return [_name(gpu, cells, glyphs)]
     if gpu.sample is None:
@@ -151,7 +159,8 @@ def _name(gpu: GpuRow, cells: int, glyphs: Glyphs) -> Span:
         return pad(f"{glyphs.warning} {short_age(gpu.age_s)} old", cells, ellipsis=glyphs.ellipsis), "warn"
     if gpu.sample is None:
         return pad("waiting" + glyphs.ellipsis, cells, ellipsis=glyphs.ellipsis), "dim"
-    return pad(short_name(gpu.device.name), cells, ellipsis=glyphs.ellipsis), "text"
+    name = gpu.device.mig_profile if gpu.branch and gpu.device.mig_profile else short_name(gpu.device.name)
+    return pad(name, cells, ellipsis=glyphs.ellipsis), "text"
 
 
 def _ladder(name: str, sample: DeviceSample, bars: int, glyphs: Glyphs) -> list[Span]:

@@ -9,26 +9,14 @@ from collections.abc import Sequence
 
 from gpuwatch import units
 from gpuwatch.client.state import NodeState
-from gpuwatch.model import AccountShare, CodeLocation, Diagnosis, EvidenceRow, Finding, Severity, Standing
-from gpuwatch.tui import chart, facts
+from gpuwatch.model import CodeLocation, Diagnosis, EvidenceRow, Finding, Severity, Standing
+from gpuwatch.tui import account, chart, facts
 from gpuwatch.tui.selection import Job, ViewOptions, diagnosing, diagnosis_of, selected_job
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, cut, cut_left, fit, pad, row_width, rule, wrap
 from gpuwatch.wire import DiagnosisProgress
 
-_ACTIVITIES = (
-    ("computing", "sm"),
-    ("waiting_for_data", "crit"),
-    ("preparing_data", "warn"),
-    ("copying", "dram"),
-    ("synchronising", "tensor"),
-    ("launching", "busy"),
-    ("checkpointing", "accent"),
-    ("compiling", "key"),
-    ("other_host_work", "text"),
-    ("idle", "dim"),
-    ("unattributed", "dim"),
-)
-"""Activity and role, in the order of the pattern characters of ``Glyphs.account``."""
+ROOM_FOR_TIME = 30
+"""Lines of a screen on which verdict, remedy and first evidence are in sight below the account over time."""
 
 
 def severity_role(severity: Severity) -> str:
@@ -72,15 +60,18 @@ def summary_rows(state: NodeState, options: ViewOptions, width: int, room: int) 
     out += place
     left = room - len(out)
     if found.account and left >= 2:
-        out += account_rows(found.account, width, glyphs)[:left]
+        out += account.rows(found.account, width, glyphs)[:left]
     left = room - len(out)
     if left >= 1:
         out += _evidence(verdict.evidence[:left], width, glyphs)
     return out[:room]
 
 
-def rows(state: NodeState, options: ViewOptions, width: int) -> list[Row]:
-    """The whole diagnosis of the selected job, as many lines as it takes."""
+def rows(state: NodeState, options: ViewOptions, width: int, room: int = 0) -> list[Row]:
+    """The whole diagnosis of the selected job, as many lines as it takes.
+
+    The account over time stands below that of the newest diagnosis; where ``room`` (lines of the screen) is less than
+    ``ROOM_FOR_TIME`` it comes last, for what is to be changed goes first."""
     glyphs = options.glyphs
     job = selected_job(state, options)
     if job is None:
@@ -94,7 +85,10 @@ def rows(state: NodeState, options: ViewOptions, width: int) -> list[Row]:
     out += _headline(verdict, width, glyphs, 4)
     out += _cost(state, found, width, glyphs)
     if found.account:
-        out += [(), rule("Where the wall time went", [], width, glyphs), *account_rows(found.account, width, glyphs)]
+        out += [(), rule("Where the wall time went", [], width, glyphs), *account.rows(found.account, width, glyphs)]
+    over_time = account.over_time(state.accounts.get((found.pid, found.device_indices), ()), options, width, room)
+    if room >= ROOM_FOR_TIME:
+        out += over_time
     out += [(), *_finding_body(verdict, width, glyphs)]
     if len(found.findings) > 1:
         out += [(), rule("Also found, by rank", [], width, glyphs)]
@@ -104,32 +98,9 @@ def rows(state: NodeState, options: ViewOptions, width: int) -> list[Row]:
         out += [(), rule("What would have made this surer", [], width, glyphs)]
         for text in found.missing:
             out += _paragraph(glyphs.separator, text, "dim", width, max_lines=3, glyphs=glyphs)
+    if room < ROOM_FOR_TIME:
+        out += over_time
     return out
-
-
-def account_rows(account: Sequence[AccountShare], width: int, glyphs: Glyphs) -> list[Row]:
-    """The account as one bar and its legend; the percentages are rounded so that they sum to 100."""
-    roles = dict(_ACTIVITIES)
-    order = [name for name, _ in _ACTIVITIES]
-    parts = [part for part in account if part.share > 0]
-    percents = chart.shares_in_cells([part.share for part in parts], 100)
-    bar_parts, legend = [], []
-    for part, percent in zip(parts, percents, strict=True):
-        char = glyphs.account[order.index(part.activity)] if part.activity in order else glyphs.account[-1]
-        role = roles.get(part.activity, "dim")
-        bar_parts.append((part.share, char, role))
-        text = f"{percent} %" if percent else "<1 %"
-        legend.append((f"{char} {clean(part.activity).replace('_', ' ')} {text}", role))
-    out: list[Row] = [((" ", "text"), *chart.stacked(bar_parts, width - 2))]
-    line: list[Span] = [(" ", "text")]
-    used = 1
-    for text, role in legend:
-        if used > 1 and used + len(text) + 2 > width:
-            out.append(tuple(line))
-            line, used = [(" ", "text")], 1
-        line += [(text, role), ("  ", "text")]
-        used += len(text) + 2
-    return [*out, tuple(line)]
 
 
 def _headline(finding: Finding, width: int, glyphs: Glyphs, max_lines: int) -> list[Row]:

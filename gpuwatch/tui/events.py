@@ -1,17 +1,17 @@
 """What happened, newest first, with a filter by kind and by text.
 
-Owns: the lines. Refuses: what is an event (client/events.py).
+Owns: the lines, and where in them this screen was opened. Refuses: what is an event (client/events.py).
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from gpuwatch.client.events import Event, EventKind
+from gpuwatch.client.events import Event, EventKind, opened_ns, remembered, timeline
 from gpuwatch.client.state import NodeState
 from gpuwatch.tui import diagnosis
 from gpuwatch.tui.selection import ViewOptions
-from gpuwatch.tui.text import Row, Span, clean, fit, rule, wrap
+from gpuwatch.tui.text import Glyphs, Row, Span, clean, fit, rule, wrap
 
 KINDS = ("", *(kind.value for kind in EventKind))
 """What ``o`` goes through; empty is everything."""
@@ -22,7 +22,7 @@ def picked(state: NodeState, options: ViewOptions) -> list[Event]:
     words = options.find.lower()
     return [
         event
-        for event in state.events
+        for event in timeline(state)
         if (not options.kind or event.kind.value == options.kind) and words in event.text.lower()
     ]
 
@@ -33,16 +33,26 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[
     events = picked(state, options)
     keys: list[Span] = [(options.kind or "all kinds", "title"), ("  o", "key"), (" kind  ", "dim")]
     keys += [("/", "key"), (" find", "dim")]
-    out: list[Row] = [rule(f"Events since this screen was opened: {len(events)}", keys, width, glyphs)]
+    since = "the daemon runs" if remembered(state) else "this screen was opened"
+    out: list[Row] = [rule(f"Events since {since}: {len(events)}", keys, width, glyphs)]
     if not events:
-        said = "nothing passes the filter" if state.events else "nothing has happened yet"
+        said = "nothing passes the filter" if state.events or remembered(state) else "nothing has happened yet"
         return [*out, (), ((f"  {said}", "dim"),)]
-    shown = events[options.scroll :]
-    for event in shown:
+    opened = opened_ns(state)
+    today = _day(state.tick_wall_ns, options)
+    dated = any(_day(event.wall_ns, options) != today for event in events if event.wall_ns)
+    before = next((place for place, event in enumerate(events) if event.wall_ns < opened), 0)
+    for place, event in enumerate(events[options.scroll :], options.scroll):
+        if place == before and place > 0:
+            out.append(_opened(width, glyphs))
         if len(out) >= room:
             break
-        out += _lines(event, options, width, _day(state.tick_wall_ns, options))[: room - len(out)]
-    return out
+        out += _lines(event, options, width, dated=dated)
+    return out[:room]
+
+
+def _opened(width: int, glyphs: Glyphs) -> Row:
+    return rule("before this screen was opened: findings, driver events, probes", [], width, glyphs)
 
 
 def length(state: NodeState, options: ViewOptions) -> int:
@@ -54,15 +64,14 @@ def _day(wall_ns: int, options: ViewOptions) -> str:
     return datetime.fromtimestamp(wall_ns / 1e9, tz=options.zone).strftime("%m-%d ")
 
 
-def _lines(event: Event, options: ViewOptions, width: int, today: str) -> list[Row]:
-    """Events of another day have their date."""
+def _lines(event: Event, options: ViewOptions, width: int, *, dated: bool) -> list[Row]:
+    """``dated``: with the day, in all lines when one needs it."""
     glyphs = options.glyphs
-    clock = datetime.fromtimestamp(event.wall_ns / 1e9, tz=options.zone).strftime("%H:%M:%S")
-    day = _day(event.wall_ns, options)
-    clock = clock if day == today else day + clock
+    pattern = "%m-%d %H:%M:%S" if dated else "%H:%M:%S"
+    clock = datetime.fromtimestamp(event.wall_ns / 1e9, tz=options.zone).strftime(pattern) if event.wall_ns else ""
     where = f"GPU {event.device_index}" if event.device_index >= 0 else ""
     head: list[Span] = [
-        (f" {clock if event.wall_ns else '':<8} ", "dim"),
+        (f" {clock:<{14 if dated else 8}} ", "dim"),
         (
             f"{diagnosis.sign(event.severity, glyphs)} {event.severity.value:<8} ",
             diagnosis.severity_role(event.severity),

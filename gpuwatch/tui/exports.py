@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+from gpuwatch.client.events import timeline
 from gpuwatch.client.state import NodeState
 from gpuwatch.export.jsonable import document, dumps
 
@@ -41,7 +42,7 @@ def as_json(state: NodeState, view: str) -> str:
         "processes": [{"info": info, "sample": state.processes.get(pid)} for pid, info in sorted(state.infos.items())],
         "diagnoses": state.diagnoses,
         "probes": state.probes,
-        "events": state.events,
+        "events": timeline(state),
     }
     if view == "gpu":
         body["past"] = state.past

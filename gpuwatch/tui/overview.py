@@ -5,13 +5,24 @@ Owns: how the lines of the body are shared out between them. Refuses: the frame 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from gpuwatch import units
 from gpuwatch.client.state import STALE_AFTER_PERIODS, NodeState
 from gpuwatch.model import Absent, Device, DeviceSample, Severity
 from gpuwatch.tui import chart, columns, diagnosis, facts
-from gpuwatch.tui.selection import Job, ViewOptions, diagnosis_of, jobs, jobs_on, selected_device, selected_job
+from gpuwatch.tui.selection import (
+    Job,
+    ViewOptions,
+    diagnosis_of,
+    in_order,
+    jobs,
+    jobs_on,
+    selected_device,
+    selected_job,
+)
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, rule, selected
 
 _CHART_WINDOWS_S = (60, 120, 300, 600)
@@ -54,8 +65,9 @@ def gpu_row(state: NodeState, device: Device) -> columns.GpuRow:
 
 def _table(state: NodeState, options: ViewOptions, width: int, lines: int) -> list[Row]:
     assert state.inventory is not None
-    glyphs, devices = options.glyphs, state.inventory.devices
-    layout = columns.plan(width)
+    glyphs, devices = options.glyphs, in_order(state.inventory.devices)
+    branches = _branches(devices, glyphs)
+    layout = columns.plan(width, _index_cells(devices, branches))
     chosen = selected_device(state, options)
     at = next(i for i, device in enumerate(devices) if device.index == chosen)
     first = min(max(0, at - lines // 2), len(devices) - lines)
@@ -63,12 +75,34 @@ def _table(state: NodeState, options: ViewOptions, width: int, lines: int) -> li
     if lines < len(devices):
         out = [between(out[0][:1], ((f"{first + 1}-{first + lines} of {len(devices)} ", "head"),), width)]
     for device in devices[first : first + lines]:
-        gpu = gpu_row(state, device)
+        gpu = replace(gpu_row(state, device), branch=branches[device.index])
         line = columns.row(gpu, layout, width, glyphs, is_selected=device.index == chosen)
         if gpu.stale:
             line = tuple((text, role if role == "warn" else "dim") for text, role in line)
         out.append(selected(line) if device.index == chosen else line)
     return out
+
+
+def _branches(devices: Sequence[Device], glyphs: Glyphs) -> dict[int, str]:
+    """What hangs each MIG instance below its GPU; the devices are in the order of the list."""
+    uuids = {device.uuid for device in devices} - {""}
+    out = {}
+    for device, after in zip(devices, (*devices[1:], None), strict=True):
+        last = after is None or after.parent_uuid != device.parent_uuid
+        branch = glyphs.last_branch if last else glyphs.branch
+        out[device.index] = branch if device.parent_uuid in uuids else ""
+    return out
+
+
+def _index_cells(devices: Sequence[Device], branches: Mapping[int, str]) -> int:
+    return max(columns.INDEX_CELLS, *(len(f"{branches[device.index]}{device.index}") for device in devices))
+
+
+def part_of(state: NodeState, device: Device) -> str:
+    """ " of GPU 0" for a MIG instance whose GPU is there."""
+    assert state.inventory is not None
+    gpus = (other.index for other in state.inventory.devices if device.parent_uuid and other.uuid == device.parent_uuid)
+    return "".join(f" of GPU {index}" for index in gpus)
 
 
 def _detail(state: NodeState, options: ViewOptions, width: int, lines: int) -> list[Row]:
@@ -90,7 +124,7 @@ def _detail(state: NodeState, options: ViewOptions, width: int, lines: int) -> l
         about.extend((text, "warn") for text in facts.absences(device, sample))
         about.extend(facts.throttle(sample))
         about.extend(facts.more(sample))
-    about.append((f"{clean(device.name)} {clean(device.pci_bus_id)}", "dim"))
+    about.append((f"{clean(device.name)}{part_of(state, device)} {clean(device.pci_bus_id)}", "dim"))
     return flow(f" GPU {device.index} ", about, width, lines, options.glyphs)
 
 

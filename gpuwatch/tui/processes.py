@@ -1,6 +1,6 @@
 """The process list: each GPU job as a tree with its workers, and the host above it.
 
-Owns: columns and tree of processes, read rates from two states. Refuses: signals, textual, reading /proc.
+Owns: columns and tree of processes. Refuses: signals, textual, reading /proc.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuwatch import units
+from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import NodeState
-from gpuwatch.model import Absent, ProcessInfo, Role
+from gpuwatch.model import Absent, Num, ProcessInfo, Role
 from gpuwatch.tui import facts
 from gpuwatch.tui.selection import SORTS, Job, ViewOptions, jobs, process_order, selected_job
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, selected, wrap
@@ -29,22 +30,33 @@ class _Entry(Struct, frozen=True):
 
 _ROLES = {Role.MAIN: "main", Role.LOADER_WORKER: "worker", Role.CHILD: "child", Role.PARENT: "parent"}
 _STATE_ROLES = {"D": "warn", "Z": "crit", "T": "warn", "R": "ok"}
-_WIDE, _VERY_WIDE = 100, 140
+_COLUMNS = (
+    ("PID", 8, 0),
+    ("USER", 9, 0),
+    ("GPU", 4, 0),
+    ("ROLE", 7, 0),
+    ("S", 2, 0),
+    ("CPU%", 5, 0),
+    ("SM%", 5, 0),
+    ("THR", 5, 100),
+    ("GPU MEM", 9, 0),
+    ("RSS", 9, 100),
+    ("READ/s", 11, 100),
+    ("WRITE/s", 11, 112),
+    ("CONTAINER", 20, 140),
+)
+"""Name, cells, and the width of the screen from which on it is there; the command has the rest. So they go, as it gets
+narrower: container, writes, then reads, RSS and threads."""
+_RIGHT = frozenset({"PID", "CPU%", "SM%", "THR", "GPU MEM", "RSS", "READ/s", "WRITE/s"})
 
 
-def read_rates(before: NodeState | None, after: NodeState) -> dict[int, float]:
-    """Bytes per second from storage of each process, from the cumulative counters of two ticks."""
-    if before is None or before.epoch != after.epoch:
-        return {}
-    out = {}
-    for pid, new in after.processes.items():
-        old = before.processes.get(pid)
-        if old is None or old.start_ticks != new.start_ticks or new.mono_ns <= old.mono_ns:
-            continue
-        if isinstance(old.read_bytes, Absent) or isinstance(new.read_bytes, Absent):
-            continue
-        out[pid] = max(0, new.read_bytes - old.read_bytes) * 1e9 / (new.mono_ns - old.mono_ns)
-    return out
+def read_rates(state: NodeState) -> dict[int, float]:
+    """Bytes per second that each process reads from storage, where that is known: what the list can be sorted by."""
+    return {
+        pid: rate.read_bytes_per_s
+        for pid, rate in state.io_rates.items()
+        if not isinstance(rate.read_bytes_per_s, Absent)
+    }
 
 
 def rows(state: NodeState, options: ViewOptions, width: int, room: int, rates: Mapping[int, float]) -> list[Row]:
@@ -69,7 +81,7 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int, rates: M
         place += f", {clean(options.find)!r}" if options.find else ""
         place += ", following " if options.follow else " "
         head[-1] = between(_titles(width), ((place, "head"),), width, (" ", "head"))
-    shown = [_line(state, entry, options, width, rates) for entry in entries[first : first + visible]]
+    shown = [_line(state, entry, options, width) for entry in entries[first : first + visible]]
     if at - first < len(shown) and entries[at].pid == chosen:
         shown[at - first] = selected(((glyphs.cursor, "accent"), *_without_first_cell(shown[at - first])))
     return [*head, *shown, *[()] * (visible - len(shown)), *tail]
@@ -116,17 +128,7 @@ def _tree(job: Job, glyphs: Glyphs) -> list[_Entry]:
 
 
 def _columns(width: int) -> list[tuple[str, int]]:
-    """Columns with their widths, without the command, which has the rest."""
-    out = [("PID", 8), ("USER", 9), ("GPU", 4), ("ROLE", 7), ("S", 2), ("CPU%", 5), ("THR", 5), ("GPU MEM", 9)]
-    if width >= _WIDE:
-        out.insert(6, ("SM%", 5))
-        out += [("RSS", 9), ("READ/s", 11)]
-    if width >= _VERY_WIDE:
-        out += [("CONTAINER", 20)]
-    return out
-
-
-_RIGHT = frozenset({"PID", "CPU%", "SM%", "THR", "GPU MEM", "RSS", "READ/s"})
+    return [(name, cells) for name, cells, least in _COLUMNS if width >= least]
 
 
 def _titles(width: int) -> Row:
@@ -134,9 +136,9 @@ def _titles(width: int) -> Row:
     return ((" ", "head"), *spans, (" COMMAND", "head"))
 
 
-def _line(state: NodeState, entry: _Entry, options: ViewOptions, width: int, rates: Mapping[int, float]) -> Row:
+def _line(state: NodeState, entry: _Entry, options: ViewOptions, width: int) -> Row:
     glyphs = options.glyphs
-    cells = _cells(state, entry, rates)
+    cells = _cells(state, entry)
     spans: list[Span] = [(" ", "text")]
     for name, room in _columns(width):
         text, role = cells[name]
@@ -155,10 +157,11 @@ def _command(entry: _Entry) -> str:
     return clean(info.comm if forked or not info.command else info.command)
 
 
-def _cells(state: NodeState, entry: _Entry, rates: Mapping[int, float]) -> dict[str, Span]:
+def _cells(state: NodeState, entry: _Entry) -> dict[str, Span]:
     job, info, pid = entry.job, entry.info, entry.pid
     sample = state.processes.get(pid)
     is_main = pid == job.pid
+    rate = state.io_rates.get(pid, IoRate())
     run = sample.state if sample is not None else "?"
     container = info.container if info is not None else ""
     return {
@@ -172,9 +175,14 @@ def _cells(state: NodeState, entry: _Entry, rates: Mapping[int, float]) -> dict[
         "THR": (str(sample.num_threads) if sample is not None else units.NA, "text"),
         "GPU MEM": (_gpu_memory(state, pid) if is_main else "", "text"),
         "RSS": (units.bytes_text(sample.rss_bytes) if sample is not None else units.NA, "text"),
-        "READ/s": (units.rate_text(rates.get(pid)), "text" if pid in rates else "dim"),
+        "READ/s": _rate(rate.read_bytes_per_s),
+        "WRITE/s": _rate(rate.write_bytes_per_s),
         "CONTAINER": (clean(container) if isinstance(container, str) else "", "dim"),
     }
+
+
+def _rate(reading: Num) -> Span:
+    return units.rate_text(reading), "dim" if isinstance(reading, Absent) else "text"
 
 
 def _sm_share(state: NodeState, pid: int) -> str:
@@ -199,7 +207,7 @@ def _chosen_rows(state: NodeState, pid: int, width: int, room: int, glyphs: Glyp
     if info is None:
         text = f" NVML lists pid {pid}; /proc has no such process here: its container has PIDs of its own"
         return [fit(((text, "warn"),), width, glyphs)]
-    said: list[Span] = []
+    said = _moved(state, pid, width)
     if isinstance(info.container, str) and info.container:
         said.append((clean(info.container), "text"))
     said.extend(_quota(state, info))
@@ -212,6 +220,17 @@ def _chosen_rows(state: NodeState, pid: int, width: int, room: int, glyphs: Glyp
     out = flow(f" {pid} ", said, width, 1, glyphs)
     lines = wrap(clean(info.command), width - 8, room, glyphs.ellipsis)
     return [*out, *[((f"    {line}", "dim"),) for line in lines]]
+
+
+def _moved(state: NodeState, pid: int, width: int) -> list[Span]:
+    """Reads and writes, where there is no column for them."""
+    rate, names = state.io_rates.get(pid, IoRate()), [name for name, _ in _columns(width)]
+    moved = (("reads", "READ/s", rate.read_bytes_per_s), ("writes", "WRITE/s", rate.write_bytes_per_s))
+    return [
+        (f"{verb} {units.rate_text(value)}", "text")
+        for verb, column, value in moved
+        if column not in names and not isinstance(value, Absent)
+    ]
 
 
 def _quota(state: NodeState, info: ProcessInfo) -> list[Span]:

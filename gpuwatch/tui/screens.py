@@ -14,7 +14,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Key, Resize
+from textual.events import Click, Key, MouseScrollDown, MouseScrollUp, Resize
 from textual.message import Message
 from textual.screen import Screen
 
@@ -24,9 +24,11 @@ from gpuwatch.tui import events, exports, probes, series, signals, view
 from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.compositor import ExactCompositor
 from gpuwatch.tui.help import KEYS
+from gpuwatch.tui.mouse import SCROLLED_LINES, clicked
 from gpuwatch.tui.processes import read_rates
 from gpuwatch.tui.selection import (
     SORTS,
+    TEXTS,
     ViewOptions,
     diagnosing,
     diagnosis_of,
@@ -105,7 +107,7 @@ class WatchScreen(Screen[None]):
         """Remember new states; ``paint`` draws them."""
         before, after = self._latest[self.options.host], states[self.options.host]
         if after.tick_mono_ns != before.tick_mono_ns:
-            self._rates = read_rates(before, after)
+            self._rates = read_rates(after)
         if after.notice != before.notice:
             self._notice_since_ns = self._clock()
         if after.replay is not before.replay:
@@ -127,9 +129,11 @@ class WatchScreen(Screen[None]):
         hide = now_ns - self._notice_since_ns > NOTICE_NS
         self.options = replace(self.options, hide_notice=hide)
         self.options = view.clamp_scroll(self.state, self.options, width, height, now_ns)
-        return view.screen(
-            self.state, self.options, width, height, now_ns=now_ns, read_rates=self._rates, hosts=self.states
-        )
+        return self._drawn(self.options, width, height)
+
+    def _drawn(self, options: ViewOptions, width: int, height: int) -> list[Row]:
+        state, now_ns = self.states[options.host], self._clock()
+        return view.screen(state, options, width, height, now_ns=now_ns, read_rates=self._rates, hosts=self.states)
 
     def on_resize(self, event: Resize) -> None:
         """A new size is a new screen, at once."""
@@ -179,16 +183,29 @@ class WatchScreen(Screen[None]):
 
     def action_move(self, step: int) -> None:
         """Move the selection or the text."""
-        if self.options.view == "hosts":
-            order = host_list.order(self.states, self.options)
-            if order:
-                here = order.index(self.options.host) if self.options.host in order else 0
-                self._set(replace(self.options, host=order[min(max(here + step, 0), len(order) - 1)]))
-        elif self.options.view == "probes":
-            row = min(max(self.options.row + step, 0), probes.count() - 1)
-            self._set(replace(self.options, row=row))
-        else:
-            self._set(move(self.state, self.options, step, self._rates))
+        self._set(self._moved(self.options, step))
+
+    def _moved(self, options: ViewOptions, step: int) -> ViewOptions:
+        if options.view == "hosts":
+            order = host_list.order(self.states, options)
+            here = order.index(options.host) if options.host in order else 0
+            return replace(options, host=order[min(max(here + step, 0), len(order) - 1)]) if order else options
+        if options.view == "probes":
+            return replace(options, row=min(max(options.row + step, 0), probes.count() - 1))
+        return move(self.states[options.host], options, step, self._rates)
+
+    def on_click(self, event: Click) -> None:
+        """With --mouse: select the row."""
+        width, height = self.lines.size
+        self._set(clicked(self.options, event.screen_y, self._moved, lambda o: self._drawn(o, width, height)))
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """With --mouse: on, like the arrow keys."""
+        self.action_move(SCROLLED_LINES if self.options.view in TEXTS else 1)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """With --mouse: back, like the arrow keys."""
+        self.action_move(-SCROLLED_LINES if self.options.view in TEXTS else -1)
 
     def action_job(self, step: int) -> None:
         """Select another job, or another GPU where GPUs are looked at."""

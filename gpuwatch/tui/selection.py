@@ -6,19 +6,21 @@ Refuses: drawing, keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuwatch.client.state import NodeState
-from gpuwatch.model import Diagnosis, ProcessInfo, Role, value_or
+from gpuwatch.model import Device, Diagnosis, ProcessInfo, Role, value_or
 from gpuwatch.tui.text import ASCII, UNICODE, Glyphs
 from gpuwatch.wire import StartDiagnosis
 
 SORTS = {"gpu": "GPU", "cpu": "CPU", "gpumem": "GPU memory", "rss": "RSS", "read": "read rate"}
 """By GPU each job is a tree; by anything else the processes are one flat list, largest first."""
+TEXTS = ("diagnosis", "help", "events")
+"""Views that scroll and have no selection."""
 _ROLE_ORDER = {Role.MAIN: 0, Role.PARENT: 1, Role.CHILD: 2, Role.LOADER_WORKER: 3}
 
 
@@ -101,11 +103,23 @@ def jobs(state: NodeState) -> tuple[Job, ...]:
     )
 
 
+def in_order(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices as lists show them: each GPU, then its MIG instances; an instance whose GPU is not there (a container
+    that was given only the instance) has its own place."""
+    uuids = {device.uuid for device in devices} - {""}
+    parts: dict[str, list[Device]] = {}
+    for device in devices:
+        if device.parent_uuid in uuids:
+            parts.setdefault(device.parent_uuid, []).append(device)
+    tops = (device for device in devices if device.parent_uuid not in uuids)
+    return tuple(device for top in tops for device in (top, *parts.get(top.uuid, ())))
+
+
 def selected_device(state: NodeState, options: ViewOptions) -> int | None:
     """Index of the GPU that is looked at, or None when there is none."""
     if state.inventory is None or not state.inventory.devices:
         return None
-    indices = [device.index for device in state.inventory.devices]
+    indices = [device.index for device in in_order(state.inventory.devices)]
     return options.device if options.device in indices else indices[0]
 
 
@@ -187,7 +201,7 @@ def _weight(state: NodeState, pid: int, sort: str, rates: Mapping[int, float]) -
 
 def move(state: NodeState, options: ViewOptions, step: int, rates: Mapping[int, float] | None = None) -> ViewOptions:
     """The options after an arrow key: the next GPU, process or line, whichever the view lists."""
-    if options.view in ("diagnosis", "help", "events"):
+    if options.view in TEXTS:
         return replace(options, scroll=max(0, options.scroll + step))
     if options.view == "processes":
         return _move_process(state, options, step, rates)
@@ -197,7 +211,7 @@ def move(state: NodeState, options: ViewOptions, step: int, rates: Mapping[int, 
 def _next_gpu(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
     if state.inventory is None or not state.inventory.devices:
         return options
-    indices = [device.index for device in state.inventory.devices]
+    indices = [device.index for device in in_order(state.inventory.devices)]
     here = indices.index(selected_device(state, options) or indices[0])
     target = indices[min(max(here + step, 0), len(indices) - 1)]
     return replace(options, device=target, pid=0, scroll=0)

@@ -11,21 +11,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuwatch.client.state import NodeState
-from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, ProbeStatus
+from gpuwatch.model import Absent, Device, DeviceSample, EventRecord
 from gpuwatch.tui.chart import Point
 from gpuwatch.tui.columns import proxy
+from gpuwatch.verdict import ceilings as probe_ceilings
 from gpuwatch.wire import GetHistory, History
 
 WINDOWS_S = (60, 300, 600, 3600, 6 * 3600, 24 * 3600)
 """Up to ten minutes come from the samples that this client has, longer ones from the daemon."""
 OWN_WINDOW_S = 600
 POINTS = 300
-MARKS: tuple[tuple[ClocksEvent, str], ...] = (
-    (ClocksEvent.HW_SLOWDOWN | ClocksEvent.HW_POWER_BRAKE, "H"),
-    (ClocksEvent.HW_THERMAL | ClocksEvent.SW_THERMAL, "T"),
-    (ClocksEvent.SW_POWER_CAP, "p"),
-)
-"""Worst first: one letter stands for a cell."""
+_CEILINGS = {"pcie_rx_bytes_per_s": "h2d_pinned_bytes_per_s", "pcie_tx_bytes_per_s": "d2h_pinned_bytes_per_s"}
+"""Reading to the probe's figure of the same unit. None for tensor and DRAM: those readings are percent of a peak, and
+a probe says bytes and operations per second; what it saw meanwhile is a mean with its start and checks in it."""
 
 
 class Curve(Struct, frozen=True):
@@ -49,14 +47,25 @@ class Past(Struct, frozen=True):
     """Time and bits of clocks_event_reasons."""
     missing: str = ""
     """Why there is nothing, one line."""
-    faults: list[int] = []
-    """When the driver reported an XID or the like."""
+    events: tuple[EventRecord, ...] = ()
+    """What the driver told of this GPU, also before the window. Newest first."""
 
 
 def past_of(state: NodeState, device_index: int, window_s: int) -> Past:
     """The window's past of one GPU."""
-    faults = [record.mono_ns for record in state.device_events if record.device_index == device_index]
-    return replace(_past_of(state, device_index, window_s), faults=faults)
+    return replace(_past_of(state, device_index, window_s), events=events_of(state, device_index))
+
+
+def events_of(state: NodeState, device_index: int) -> tuple[EventRecord, ...]:
+    """XIDs and the like that can be this device's: those of the GPU that it is a part of, and those of which the driver
+    did not say whose they are, too. A recording that went back has no future."""
+    device = state.device(device_index)
+    whose = {device_index, -1}
+    if device is not None and device.parent_uuid and state.inventory is not None:
+        whose |= {other.index for other in state.inventory.devices if other.uuid == device.parent_uuid}
+    return tuple(
+        event for event in state.device_events if event.device_index in whose and event.mono_ns <= state.tick_mono_ns
+    )
 
 
 def _past_of(state: NodeState, device_index: int, window_s: int) -> Past:
@@ -87,24 +96,10 @@ def value_of(sample: DeviceSample, name: str) -> float | None:
     return None if isinstance(value, Absent) else float(value)
 
 
-def mark(bits: int) -> str:
-    """The letter of the worst reason that holds the clocks down; a space for none."""
-    return next((letter for reason, letter in MARKS if bits & reason), " ")
-
-
-def ceilings(state: NodeState, device: Device) -> dict[str, tuple[float, str]]:
-    """Reading to (measured most, by which probe): the line that this machine can reach."""
-    best: dict[str, tuple[float, str]] = {}
-    for result in state.probes:
-        if result.status is not ProbeStatus.OK or result.device_uuid != device.uuid or result.contaminated:
-            continue
-        for value in result.values:
-            for way, name in (("h2d", "pcie_rx_bytes_per_s"), ("d2h", "pcie_tx_bytes_per_s")):
-                if value.name.startswith(f"{way}_") and value.unit == "GB/s":
-                    reached = value.median * 1e9
-                    if reached > best.get(name, (0.0, ""))[0]:
-                        best[name] = (reached, result.probe)
-    return best
+def ceilings(state: NodeState, device: Device) -> dict[str, float]:
+    """Reading to the most that a clean probe of this device has reached, in the reading's unit."""
+    known = probe_ceilings.ceilings(result for result in state.probes if result.device_uuid == device.uuid)
+    return {name: known[figure] for name, figure in _CEILINGS.items() if figure in known}
 
 
 def _own(state: NodeState, device_index: int, window_s: int) -> Past:

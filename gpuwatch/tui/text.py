@@ -48,7 +48,7 @@ class Glyphs(Struct, frozen=True):
     """From empty to full, in equal steps."""
     steps: str = " ▁▂▃▄▅▆▇█"
     """The same upright."""
-    account: str = "█▓▒░▚▞#=+:."
+    account: str = "█▓▒░▚▞#=+:.%&"
     """One pattern for each activity of the account: patterns differ, so that colour is never needed."""
 
 
@@ -74,7 +74,7 @@ ASCII = Glyphs(
     times="x",
     bar=" -=",
     steps="_.-=^",
-    account="#%+.ox*=&:-",
+    account="#%+.ox*=&:-@$",
 )
 
 _TO_ASCII = str.maketrans(

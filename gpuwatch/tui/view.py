@@ -72,7 +72,7 @@ def clamp_scroll(state: NodeState, options: ViewOptions, width: int, height: int
     if options.view == "help":
         length = len(help_rows(width, options.glyphs))
     elif options.view == "diagnosis":
-        length = len(diagnosis.rows(state, options, width))
+        length = len(diagnosis.rows(state, options, width, room))
     elif options.view == "events":
         length = room + events.length(state, options) - 1
     else:
@@ -97,7 +97,7 @@ def _body(state: NodeState, options: ViewOptions, width: int, room: int, read_ra
         case "processes":
             rows = processes.rows(state, options, width, room, read_rates)
         case "diagnosis":
-            rows = diagnosis.rows(state, options, width)[options.scroll :]
+            rows = diagnosis.rows(state, options, width, room)[options.scroll :]
         case "events":
             rows = events.rows(state, options, width, room)
         case _ if state.inventory.driver is not DriverState.OK or not state.inventory.devices:

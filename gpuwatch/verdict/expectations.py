@@ -28,6 +28,9 @@ class Expectation(NamedTuple):
 _MATMUL16 = r"^matmul\.(bf16|fp16)_\d+_sustained$"
 _TF32 = r"^matmul\.tf32_\d+_sustained$"
 _FP8 = r"^matmul\.fp8_\d+_sustained$"
+_SIZE = re.compile(r"^matmul\.\w+?_(\d+)_sustained$")
+LEAST_MATMUL = 4096
+"""The published figures are of the best shape found, or of 8192 and more. A product of 256 is bound by its launch."""
 _COPY = r"^memory\.(copy|clone)$"
 _TRIAD = r"^memory\.triad$"
 _H2D = r"^copies\.h2d_pinned_\d+MiB$"
@@ -69,11 +72,13 @@ TABLE = (
 
 
 def expectation(probe: str, value: str, device_name: str) -> Expectation | None:
-    """What is published about this quantity on this GPU, or None."""
+    """What is published about this quantity on this GPU, or None. Of a small product only the ceiling holds."""
     words = set(device_name.lower().replace("-", " ").split())
+    quantity = f"{probe}.{value}"
     for entry in TABLE:
-        if set(entry.gpu.lower().split()) <= words and re.search(entry.quantity, f"{probe}.{value}"):
-            return entry
+        if set(entry.gpu.lower().split()) <= words and re.search(entry.quantity, quantity):
+            size = _SIZE.match(quantity)
+            return entry._replace(typical=0.0) if size and int(size[1]) < LEAST_MATMUL else entry
     return None
 
 

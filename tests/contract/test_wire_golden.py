@@ -126,8 +126,22 @@ FINDINGS = wire.FindingsMessage(
     ),
 )
 
+ACCOUNTS = wire.AccountsMessage(
+    1,
+    2,
+    4242,
+    (0, 1),
+    (
+        wire.AccountPoint(1_700_000_000_000_000_000, "healthy", {"computing": 1000}),
+        wire.AccountPoint(
+            1_700_000_060_000_000_000, "host_sync", {"computing": 250, "synchronising": 745, "unattributed": 5}
+        ),
+    ),
+)
+
 STREAM: dict[str, wire.StreamMessage] = {
     "findings": FINDINGS,
+    "accounts": ACCOUNTS,
     "tick": TICK,
     "tick_empty": wire.Tick(1, 2, 3, 4, ()),
     "inventory": wire.InventoryMessage(1, 2, INVENTORY),
@@ -137,6 +151,20 @@ STREAM: dict[str, wire.StreamMessage] = {
     "diagnosing": wire.DiagnosisProgress(1, 2, 4242, (0,), 3.0, 8.0, "watching"),
     "probe": wire.ProbeMessage(1, 2, PROBE),
     "probe_observed": wire.ProbeMessage(1, 2, PROBE_OBSERVED),
+    "probing": wire.ProbeProgress(1, 2, "copy", 3, "h2d_pinned_256MiB: measuring", 4.5, 25.0),
+    "probe_verdict": wire.ProbeVerdictMessage(
+        *(1, 2, "/etc/gpuwatch/base.json", "a note"),
+        (
+            wire.ProbeVerdict(
+                *("copy", "GPU-3f2a", 1, "warn"),
+                (
+                    wire.ValueVerdict("bandwidth", "SLOWER", "warn", "B/s", 5.5e10, 5e10, -0.0909, -0.12, -0.06, "why"),
+                    wire.ValueVerdict("", "NOT_COMPARABLE", "unknown"),
+                ),
+            ),
+        ),
+        complete=True,
+    ),
     "telemetry": TELEMETRY,
     "heartbeat": wire.Heartbeat(1, 2, 3),
     "goodbye": wire.Goodbye(1, 2),

@@ -26,7 +26,7 @@ from gpuwatch.client.connection import Connection
 from gpuwatch.client.state import Link
 from gpuwatch.config import Config, DiagnosisConfig
 from gpuwatch.daemon import diagnosing
-from gpuwatch.model import Diagnosis, Observation, ProcessTick, Source, SourceKind
+from gpuwatch.model import AccountShare, Diagnosis, Observation, ProcessTick, Source, SourceKind
 
 
 class Judged:
@@ -141,3 +141,29 @@ def test_a_recording_is_cut_into_ticks_and_judged_without_waiting() -> None:
         state = until(client, lambda s: s.seq > before)
         assert state.tick_mono_ns == ticks, "after its end only heartbeats"
         assert state.link is Link.LIVE
+
+
+def test_whoever_joins_late_sees_the_course_of_each_job_and_no_job_grows_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "KEEP_ACCOUNTS", 1)
+    source = ScriptedSource()
+
+    def judge(observations: Sequence[Observation], pid: int, indices: tuple[int, ...]) -> Diagnosis:
+        found = verdict(observations, pid, indices)
+        account = (AccountShare("computing", 0.25), AccountShare("idle", 0.75))
+        return msgspec.structs.replace(found, account=account)
+
+    with runtime_dir() as path, serving(source, path, judge=judge), Connection(str(path)) as client:
+        source.emit(processes(source.now_ns(), info(17)), sample(0, source.now_ns(), pids=(17,)))
+        until(client, lambda s: 17 in s.infos)
+        ends: list[int] = []
+        for _ in range(2):
+            client.request(wire.StartDiagnosis(0, pid=17, seconds=2.0))
+            state = until(client, lambda s: any(d.end_wall_ns not in ends for d in s.diagnoses))
+            ends.append(state.diagnoses[0].end_wall_ns)
+        with Connection(str(path)) as late:
+            points = until(late, lambda s: bool(s.accounts)).accounts[17, (0,)]
+            assert [point.wall_ns for point in points] == ends[1:]
+            assert points[-1] == wire.AccountPoint(ends[-1], "loader_too_few_workers", {"computing": 250, "idle": 750})
+            assert state.accounts[17, (0,)] == points, "one who was there all the time sees the same"

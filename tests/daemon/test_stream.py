@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -381,7 +382,16 @@ class _Probes:
         self.asked: list[tuple[str, int, int]] = []
         self.checked: list[int] = []
 
-    def start(self, probe: str, device: Device | None, sample: DeviceSample | None, done: Done) -> str:
+    def start(
+        self,
+        probe: str,
+        device: Device | None,
+        sample: DeviceSample | None,
+        done: Done,
+        *,
+        seconds: float | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> str:
         if probe == "nonsense":
             raise UsageError("no probe nonsense")
         assert device is not None

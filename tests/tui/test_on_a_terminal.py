@@ -101,9 +101,9 @@ def terminal(mode: str, size: tuple[int, int] = (80, 24), environ: dict[str, str
         os.close(opened.control)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
-def test_a_slow_ssh_link_gets_at_most_four_kilobytes_a_tick(size: tuple[int, int]) -> None:
-    with terminal("ticks", size) as tty:
+@pytest.mark.parametrize(("mode", "size"), [("ticks", (80, 24)), ("ticks", (160, 50)), ("bursts", (160, 50))])
+def test_a_slow_ssh_link_gets_at_most_four_kilobytes_a_tick(mode: str, size: tuple[int, int]) -> None:
+    with terminal(mode, size) as tty:
         tty.read_until(b"17:20:31")
         sizes = []
         for second in range(32, 38):

@@ -22,17 +22,24 @@ GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 35), (160, 50))
 LISTED = ("connecting", "live1", "stale", "lost", "recorded", "no_driver", "no_processes", "live16", "mig", "absent")
 SCREENS = [
-    *(("overview", name) for name in STATES),
+    *(("overview", name) for name in STATES if name not in ("course", "remembered", "writing")),
     *((view, name) for view in ("gpu", "processes", "diagnosis", "probes", "events") for name in LISTED),
     *(("processes", name) for name in ("live8", "strange_names", "no_gpus", "bursty")),
     *(("diagnosis", name) for name in ("undiagnosed", "diagnosing", "no_gpus", "ten_findings")),
-    *(("gpu", name) for name in ("without_gpm", "hung", "waiting", "probed", "no_gpus", "replayed", "bursty")),
+    *(
+        ("gpu", name)
+        for name in ("without_gpm", "hung", "waiting", "probed", "no_gpus", "replayed", "bursty", "mig_tree", "faulty")
+    ),
     ("probes", "probed"),
     ("events", "eventful"),
+    ("events", "remembered"),
+    ("diagnosis", "course"),
+    ("processes", "writing"),
     ("help", "live1"),
 ]
 OPTIONS: dict[str, dict[str, object]] = {
     "gpu-past": {"view": "gpu", "window_s": 3600},
+    "gpu-faulty_minute": {"view": "gpu", "window_s": 60},
     "gpu-no_past": {"view": "gpu", "window_s": 86_400},
     "events-throttles": {"view": "events", "kind": "throttle"},
     "events-found": {"view": "events", "find": "loader"},
@@ -42,11 +49,13 @@ OPTIONS: dict[str, dict[str, object]] = {
     "processes-ended": {"view": "processes", "follow": True, "pid": 999},
     "processes-question": {"view": "processes", "question": "send SIGTERM to 4242 python train.py?"},
     "overview-elsewhere": {"view": "overview", "device": 1},
+    "overview-mig_part": {"view": "overview", "device": 101},
 }
 """Screens that take more than a view: a name, and what the person has chosen."""
 OF_STATE = {
     "gpu-past": "past", "gpu-no_past": "live1", "events-throttles": "eventful", "events-found": "eventful",
     "probes-copies": "probed", "processes-by_cpu": "live8", "processes-found": "live8", "processes-ended": "live1",
+    "gpu-faulty_minute": "faulty", "overview-mig_part": "mig_tree",
     "processes-question": "live1", "overview-elsewhere": "elsewhere",
 }  # fmt: skip
 

@@ -2,7 +2,8 @@
 
     python tui_child.py MODE CONTROL_FD
 
-Modes: ``ticks`` gives the next second of eight GPUs for every byte on CONTROL_FD, ``crash`` raises in the feed,
+Modes: ``ticks`` gives the next second of eight GPUs for every byte on CONTROL_FD, ``bursts`` the same in the GPU view
+with sub-second samples, ``crash`` raises in the feed,
 ``gone`` raises an expected error in the feed.
 """
 
@@ -21,10 +22,17 @@ from msgspec.structs import replace
 from tui_feed import ScriptedFeed
 from tui_states import NOW_NS, SECOND, live, sample
 
-from gpuwatch.client.state import NodeState
+from gpuwatch.client.state import NodeState, TimedBurst
 from gpuwatch.errors import UnavailableError
+from gpuwatch.model import BurstSummary
 from gpuwatch.tui.app import WatchApp
 from gpuwatch.tui.selection import ViewOptions
+
+
+def burst(seconds: int) -> TimedBurst:
+    """Samples that differ from those of every tick near it."""
+    values = tuple((37 * (seconds + place) + 11 * place * seconds) % 101 for place in range(5))
+    return TimedBurst(NOW_NS + seconds * SECOND, BurstSummary(0, values, 100 + values[0], 300, 400 + values[1]))
 
 
 def after(state: NodeState, seconds: int) -> NodeState:
@@ -35,6 +43,7 @@ def after(state: NodeState, seconds: int) -> NodeState:
         state,
         devices=devices,
         history={i: state.history[i].append(device) for i, device in devices.items()},
+        burst_history={i: (*told[1:], burst(seconds)) for i, told in state.burst_history.items()},
         tick_mono_ns=now,
         tick_wall_ns=state.tick_wall_ns + SECOND,
         ticked_ns=now,
@@ -44,9 +53,9 @@ def after(state: NodeState, seconds: int) -> NodeState:
 class ControlledFeed(ScriptedFeed):
     """One more second for each byte that the parent writes."""
 
-    def __init__(self, control_fd: int) -> None:
-        super().__init__(live(8))
-        self.state = live(8)
+    def __init__(self, control_fd: int, state: NodeState) -> None:
+        super().__init__(state)
+        self.state = state
         self.seconds = 0
         self.control_fd = control_fd
 
@@ -63,12 +72,16 @@ def main() -> int:
     feed: ScriptedFeed
     match mode:
         case "ticks":
-            feed = ControlledFeed(control)
+            feed = ControlledFeed(control, live(8))
+        case "bursts":
+            history = tuple(burst(second) for second in range(-59, 1))
+            feed = ControlledFeed(control, replace(live(8), burst_history={0: history}, bursts={0: history[-1].burst}))
         case "crash":
             feed = ScriptedFeed(live(1), RuntimeError("a bug in the feed"))
         case _:
             feed = ScriptedFeed(live(1), UnavailableError("the embedded daemon ended with code 70"))
-    app = WatchApp(lambda: feed, ViewOptions(zone=UTC), "ipc:///run/gpuwatch")
+    view = "gpu" if mode == "bursts" else "overview"
+    app = WatchApp(lambda: feed, ViewOptions(view=view, zone=UTC), "ipc:///run/gpuwatch")
     app.run(mouse=False)
     if app.failure is not None:
         print(f"gpuwatch: {app.failure}", file=sys.stderr)

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from gpuwatch.client.events import Event, EventKind
-from gpuwatch.client.state import DeviceHistory, Link, NodeState, connecting
+from gpuwatch.client.rates import IoRate
+from gpuwatch.client.state import DeviceHistory, Link, NodeState, TimedBurst, connecting
 from gpuwatch.model import (
     NOT_SUPPORTED,
     Absent,
@@ -32,6 +33,7 @@ from gpuwatch.model import (
     EventRecord,
     EvidenceRow,
     Finding,
+    FindingSpan,
     HostSample,
     Inventory,
     NodeInfo,
@@ -50,7 +52,7 @@ from gpuwatch.model import (
     Standing,
 )
 from gpuwatch.model import EventKind as DriverEvent
-from gpuwatch.wire import DiagnosisProgress, History, HistorySeries, ReplayPosition
+from gpuwatch.wire import AccountPoint, DiagnosisProgress, History, HistorySeries, ReplayPosition
 
 GIB = 1 << 30
 SECOND = 1_000_000_000
@@ -376,11 +378,50 @@ def eventful() -> NodeState:
     return replace(live(2), events=tuple(reversed(events)))
 
 
-def bursty() -> NodeState:
-    """Sub-second samples, and what each process uses, are there."""
-    burst = BurstSummary(0, util_pct=(0, 0, 100, 100, 40, 0, 0, 10), power_min_w=120, power_mean_w=188, power_max_w=411)
+def bursty(seconds: int = 60) -> NodeState:
+    """Sub-second samples of a minute, and what each process uses, are there. For five seconds the GPU was idle and its
+    ring dark."""
+    patterns = ((0, 0, 100, 100, 40), (0, 0, 0, 90, 100, 10), (60, 100, 100, 0, 0))
+
+    def burst(ago: int) -> TimedBurst:
+        if 20 <= ago < 25:
+            quiet = BurstSummary(0, (), 96, 97, 98)
+            return TimedBurst(NOW_NS - ago * SECOND, quiet)
+        told = BurstSummary(0, patterns[ago % 3], 120 + ago % 7, 188, 411 - 9 * (ago % 5))
+        return TimedBurst(NOW_NS - ago * SECOND, told)
+
+    history = tuple(burst(ago) for ago in range(seconds - 1, -1, -1))
+    newest = BurstSummary(0, (0, 0, 100, 100, 40, 0, 0, 10), 120, 188, 411)
+    history = (*history[:-1], TimedBurst(NOW_NS, newest))
     health = DeviceHealth(0, NOW_NS, process_utils=(ProcessUtil(MAIN, 17),), process_utils_absent=None)
-    return replace(live(1), bursts={0: burst}, health={0: health})
+    return replace(live(1), bursts={0: newest}, burst_history={0: history}, health={0: health})
+
+
+def faulty() -> NodeState:
+    """Held down by power and heat, and the driver told of the job's fault, the card's memory and the card."""
+    state = live(1)
+
+    def held(sample: DeviceSample, ago: int) -> DeviceSample:
+        bits = ClocksEvent.SW_POWER_CAP if 30 <= ago < 80 else ClocksEvent(0)
+        bits |= ClocksEvent.SW_THERMAL if 40 <= ago < 50 else ClocksEvent(0)
+        bits |= ClocksEvent.HW_SLOWDOWN if 44 <= ago < 47 else ClocksEvent(0)
+        return replace(sample, clocks_event_reasons=int(bits))
+
+    samples = state.history[0].samples
+    kept = tuple(held(s, len(samples) - 1 - place) for place, s in enumerate(samples))
+
+    def told(ago: int, kind: DriverEvent, origin: EventOrigin, xid: int = 0) -> EventRecord:
+        return EventRecord(0, NOW_NS - ago * SECOND, WALL_NS - ago * SECOND, kind, origin, xid)
+
+    events = (
+        told(6, DriverEvent.XID, EventOrigin.APPLICATION, 31),
+        told(45, DriverEvent.XID, EventOrigin.HARDWARE, 79),
+        told(46, DriverEvent.ECC_UNCORRECTED, EventOrigin.HARDWARE),
+        told(70, DriverEvent.ECC_UNCORRECTED, EventOrigin.HARDWARE),
+        told(95, DriverEvent.RECOVERY_ACTION, EventOrigin.DRIVER),
+        told(4000, DriverEvent.XID, EventOrigin.HARDWARE, 48),
+    )
+    return replace(state, history={0: DeviceHistory(kept)}, device_events=events)
 
 
 def probed() -> NodeState:
@@ -442,6 +483,65 @@ def ten_findings() -> NodeState:
     return replace(live(1), diagnoses=(replace(found, findings=(*found.findings, *more)),))
 
 
+def course() -> NodeState:
+    """Forty diagnoses: a start, a loader that starves the GPU, a remedy that half works, copies, then worse again."""
+    phases = (
+        (2, "warming_up", {"other_host_work": 700, "compiling": 200, "idle": 100}),
+        (12, "loader_too_few_workers", {"waiting_for_data": 762, "computing": 120, "copying": 79, "unattributed": 39}),
+        (14, "loader_slow_transform", {"waiting_for_data": 310, "computing": 600, "copying": 60, "launching": 30}),
+        (5, "pageable_copies", {"computing": 450, "copying": 400, "synchronising": 150}),
+        (6, "loader_too_few_workers", {"waiting_for_data": 750, "computing": 130, "copying": 80, "communicating": 40}),
+        (
+            1,
+            "loader_too_few_workers",
+            {"waiting_for_data": 762, "computing": 119, "copying": 79, "other_host_work": 40},
+        ),
+    )
+    told = [(cause, shares) for count, cause, shares in phases for _ in range(count)]
+    points = tuple(
+        AccountPoint(WALL_NS - (42 + 95 * (len(told) - 1 - place)) * SECOND, cause, shares)
+        for place, (cause, shares) in enumerate(told)
+    )
+    return replace(live(1), accounts={(MAIN, (0,)): points})
+
+
+def remembered() -> NodeState:
+    """The screen was opened at 17:00; the daemon knows of findings and an XID of before."""
+
+    def span(cause: str, since_min: int, over_min: int, why: str, pid: int = MAIN) -> FindingSpan:
+        over = WALL_NS - over_min * 60 * SECOND if over_min else 0
+        since = WALL_NS - since_min * 60 * SECOND
+        return FindingSpan(
+            pid, (0,), cause, Severity.CRITICAL, since, over or WALL_NS, 0.88, over, "python train.py", why
+        )
+
+    xid = EventRecord(
+        1, 0, WALL_NS - 26 * 3600 * SECOND, DriverEvent.XID, EventOrigin.HARDWARE, 48, text="uncorrectable memory error"
+    )
+    opened = WALL_NS - 1231 * SECOND
+    found = diagnosis().verdict
+    own = (
+        Event(WALL_NS - 300 * SECOND, EventKind.THROTTLE, Severity.WARNING, "clocks held down: too hot (driver)", 1),
+        Event(
+            WALL_NS - 42 * SECOND, EventKind.FINDING, Severity.CRITICAL, f"4242: {found.cause}: {found.summary}", 0,
+            MAIN, found.cause,
+        ),
+        Event(opened, EventKind.LINK, Severity.INFO, "readings come"),
+    )  # fmt: skip
+    spans = (
+        span("loader_hung", 700, 611, "the job ended", 3111),
+        span("pageable_copies", 95, 70, "not found any more"),
+        span("loader_too_few_workers", 64, 0, ""),
+    )
+    return replace(live(2), events=own, spans=spans, device_events=(xid,))
+
+
+def writing() -> NodeState:
+    """A job that writes a checkpoint while its worker reads; nothing is known of the SMs of the others."""
+    rates = {MAIN: IoRate(0.0, 1.4e9), MAIN + 1: IoRate(3.1 * (1 << 20), Absent(Reason.NO_PERMISSION))}
+    return replace(bursty(), io_rates=rates)
+
+
 def mig() -> NodeState:
     """Two instances of one card: NVML's utilization does not exist there, memory is the instance's."""
     state = live(2, diagnosed=False)
@@ -455,6 +555,38 @@ def mig() -> NodeState:
         for index, s in state.devices.items()
     }
     return replace(state, inventory=replace(state.inventory, devices=parts), devices=samples)
+
+
+def mig_tree() -> NodeState:
+    """GPU 0 is divided and its instances have the processes; GPU 1 is whole."""
+    state = live(2, diagnosed=False)
+    assert state.inventory is not None
+    gpu, whole = state.inventory.devices
+    shares = {100: ("3g.71gb", 70, 4), 101: ("1g.18gb", 17, 5), 104: ("1g.18gb", 17, 2)}
+    parts = tuple(
+        replace(
+            gpu, index=index, uuid=f"MIG-{index:08d}", name=f"NVIDIA H200 MIG {profile}", mem_total_bytes=size * GIB,
+            power_limit_w=NOT_SUPPORTED, parent_uuid=gpu.uuid, mig_profile=profile,
+        )
+        for index, (profile, size, _) in shares.items()
+    )  # fmt: skip
+    samples = {
+        index: replace(
+            sample(place, phase=99.0), device_index=index, gpu_util_pct=NOT_SUPPORTED, power_w=NOT_SUPPORTED,
+            mem_used_bytes=(place + 1) * GIB, processes=(DeviceProcess(MAIN, GIB, "C"),) if index == 100 else (),
+        )
+        for index, (_, _, place) in shares.items()
+    }  # fmt: skip
+    divided = replace(state.devices[0], gpu_util_pct=NOT_SUPPORTED, processes=())
+    infos_of_part = {pid: replace(info, device_indices=(100,)) for pid, info in infos(0, 1).items()}
+    return replace(
+        state,
+        # A driver may list the instances after all GPUs.
+        inventory=replace(state.inventory, devices=(gpu, whole, *parts)),
+        devices=state.devices | {0: divided} | samples,
+        history=state.history | {index: history(place) for index, (_, _, place) in shares.items()},
+        infos=state.infos | infos_of_part,
+    )
 
 
 def fleet() -> tuple[NodeState, ...]:
@@ -506,4 +638,9 @@ STATES = {
     "replayed": replayed(),
     "ten_findings": ten_findings(),
     "mig": mig(),
+    "mig_tree": mig_tree(),
+    "faulty": faulty(),
+    "course": course(),
+    "remembered": remembered(),
+    "writing": writing(),
 }

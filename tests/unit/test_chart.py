@@ -72,6 +72,23 @@ def test_ascii_chart_is_ascii() -> None:
     assert text == "----\n####"
 
 
+def test_a_limit_is_dotted_so_that_it_is_told_from_a_reading_without_colour() -> None:
+    nothing = [None] * 8
+    assert plain(area_and_line(nothing, nothing, 2, levels=(100.0,))) == "⠁⠁⠁⠁\n"
+    assert area_and_line(nothing, nothing, 1, levels=(100.0,))[0][0][1] == "dim"
+    assert plain(area_and_line(nothing, [100.0] * 8, 1)) == "⠉⠉⠉⠉"
+    assert plain(area_and_line(nothing, nothing, 2, glyphs=ASCII, levels=(100.0,))) == "====\n"
+
+
+def test_a_limit_is_seen_in_an_area_that_goes_beyond_it() -> None:
+    assert plain(area_and_line([100.0] * 4, [None] * 4, 1, levels=(50.0,))) == "⣻⣻"
+
+
+def test_two_limits_are_two_lines_and_what_is_measured_stays_whole() -> None:
+    rows = area_and_line([25.0] * 4, [None] * 4, 2, levels=(100.0, 50.0))
+    assert plain(rows) == "⠁⠁\n⣥⣥"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.0, "    "), (0.01, "▏   "), (50.0, "██  "), (99.99, "████"), (100.0, "████"), (130.0, "████")],

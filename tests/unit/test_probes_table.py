@@ -87,3 +87,22 @@ def test_a_page_without_the_marks_is_left_alone(tmp_path: Path, capsys: pytest.C
     assert probes_table.main([str(path), str(page)]) == 1
     assert "lacks the lines" in capsys.readouterr().err
     assert page.read_text() == "nothing here\n"
+
+
+def test_a_small_product_is_not_held_against_the_best_shape_anybody_found(tmp_path: Path) -> None:
+    small, large = value("bf16_256_sustained", 9.18, "TFLOP/s"), value("bf16_8192_sustained", 676.0, "TFLOP/s")
+    text = written(tmp_path, result("matmul", small, large))
+    assert "| `bf16_256_sustained` | 9.18 | 9.09 to 9.27 | TFLOP/s |  |  |" in text
+    assert "published: 794.5 TFLOP/s" in text
+
+
+def test_the_page_says_published_where_the_table_of_published_figures_does() -> None:
+    from gpuwatch.verdict.expectations import published
+
+    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text(encoding="utf-8")
+    assert page.count("| matmul | `") > 20
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 7 and cells[1].startswith("`"):
+            expected = published(cells[0], cells[1].strip("`"), "NVIDIA H200", 1.0).partition(", here")[0]
+            assert cells[6].partition(", here")[0] == expected, line

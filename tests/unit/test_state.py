@@ -5,10 +5,23 @@ from __future__ import annotations
 import msgspec
 
 from gpuwatch import wire
-from gpuwatch.client.events import KEEP_EVENTS
-from gpuwatch.client.state import HISTORY_TICKS, DeviceHistory, Link, NodeState, aged, connecting, fold, from_snapshot
+from gpuwatch.client.events import KEEP_EVENTS, opened_ns, remembered, timeline
+from gpuwatch.client.rates import IoRate
+from gpuwatch.client.state import (
+    HISTORY_TICKS,
+    KEEP_BURSTS,
+    DeviceHistory,
+    Link,
+    NodeState,
+    aged,
+    connecting,
+    fold,
+    from_snapshot,
+)
 from gpuwatch.model import (
     Absent,
+    AccountShare,
+    BurstSummary,
     ClocksEvent,
     Confidence,
     Device,
@@ -17,11 +30,13 @@ from gpuwatch.model import (
     EventOrigin,
     EventRecord,
     Finding,
+    FindingSpan,
     Inventory,
     NodeInfo,
     ProbeResult,
     ProbeStatus,
     ProcessInfo,
+    ProcessSample,
     Reason,
     Role,
     Severity,
@@ -245,3 +260,113 @@ def test_an_xid_is_one_event_also_when_it_is_told_again_after_a_gap() -> None:
     assert [(event.text, event.severity, event.wall_ns) for event in told] == [
         ("XID 31: bad access", Severity.WARNING, 95 * S)
     ]
+
+
+def span(cause: str, since_s: int, over_s: int = 0) -> FindingSpan:
+    why = "not found any more" if over_s else ""
+    return FindingSpan(5, (0,), cause, Severity.CRITICAL, since_s * S, since_s * S, 0.5, over_s * S, "python a.py", why)
+
+
+def ended(cause: str, second: int, share: float = 0.25) -> Diagnosis:
+    account = (AccountShare("computing", share), AccountShare("idle", 1 - share))
+    return msgspec.structs.replace(diagnosis(5, cause), end_wall_ns=second * S, account=account)
+
+
+def test_what_was_found_before_the_screen_was_opened_is_told_once_and_with_its_length() -> None:
+    state = from_snapshot(
+        connecting("ipc:///x"),
+        wire.Snapshot(
+            1, 7, 10, wire.PROTOCOL, INVENTORY, tick(10, 100 * S, DeviceSample(0, 100 * S)), (),
+            (ended("python_bound", 90),), (),
+        ),
+        0,
+    )  # fmt: skip
+    assert not remembered(state)
+    state = fold(state, wire.FindingsMessage(7, 11, (span("host_sync", 20, 80), span("python_bound", 60))), 0)
+    state = fold(state, wire.DiagnosisMessage(7, 12, ended("python_bound", 110)), 0)
+    told = [(event.wall_ns // S, event.text) for event in timeline(state) if event.kind.value == "finding"]
+    assert told == [
+        (80, "5: host_sync: over after 1 min, not found any more"),
+        (60, "5: python_bound, at worst 50 % lost: s"),
+        (20, "5: host_sync, at worst 50 % lost: python a.py"),
+    ]
+    assert remembered(state)
+    assert opened_ns(state) == 100 * S
+
+
+def test_a_verdict_that_is_no_finding_in_time_stays_an_event() -> None:
+    state = fold(live(), wire.DiagnosisMessage(7, 11, ended("healthy", 101)), 0)
+    state = fold(state, wire.FindingsMessage(7, 12, (span("host_sync", 20, 80),)), 0)
+    assert "5: healthy: s" in [event.text for event in timeline(state)]
+
+
+def test_xids_that_no_longer_are_among_our_own_events_are_still_told() -> None:
+    record = EventRecord(0, 90 * S, 95 * S, DriverEvent.XID, EventOrigin.HARDWARE, 79, text="fell off the bus")
+    state = fold(live(), wire.Telemetry(7, 11, events=(record,), complete=True), 0)
+    once = [event for event in timeline(state) if event.kind.value == "xid"]
+    assert len(once) == 1
+    assert timeline(msgspec.structs.replace(state, events=())) == tuple(once)
+
+
+def test_the_course_of_a_job_is_the_daemons_memory_and_each_diagnosis_after_it() -> None:
+    told = tuple(wire.AccountPoint(second * S, "idle", {"idle": 1000}) for second in range(60))
+    state = fold(live(), wire.AccountsMessage(7, 11, 5, (0,), told), 0)
+    state = fold(state, wire.DiagnosisMessage(7, 12, ended("healthy", 70)), 0)
+    points = state.accounts[5, (0,)]
+    assert len(points) == wire.KEEP_ACCOUNTS
+    assert points[-1] == wire.AccountPoint(70 * S, "healthy", {"computing": 250, "idle": 750})
+    assert points[0].wall_ns == 1 * S, "the oldest was forgotten"
+
+
+def test_a_diagnosis_that_comes_twice_is_one_column() -> None:
+    snapshot = wire.Snapshot(1, 7, 20, wire.PROTOCOL, INVENTORY, None, (), (ended("healthy", 70),), ())
+    state = fold(live(), wire.DiagnosisMessage(7, 11, ended("healthy", 70)), 0)
+    assert len(from_snapshot(state, snapshot, 0).accounts[5, (0,)]) == 1
+    other = msgspec.structs.replace(snapshot, epoch=8, diagnoses=())
+    assert from_snapshot(state, other, 0).accounts == {}, "another daemon's memory is its own"
+
+
+def moved(seq: int, second: float, read: int | Absent, write: int, start_ticks: int = 5) -> wire.Tick:
+    at = round(second * S)
+    process = ProcessSample(5, start_ticks, at, read_bytes=read, write_bytes=write)
+    return wire.Tick(7, seq, at, at, (), None, (process,))
+
+
+def test_read_and_write_rates_are_the_differences_of_two_ticks() -> None:
+    state = fold(fold(live(), moved(11, 101, 1000, 0), 0), moved(12, 103, 7000, 500), 0)
+    assert state.io_rates == {5: IoRate(3000.0, 250.0)}
+    again = fold(state, moved(13, 103, 7000, 500), 0)
+    assert again.io_rates == state.io_rates, "a reading that is told again has not stood still"
+
+
+def test_rates_of_a_reused_pid_and_of_a_counter_that_may_not_be_read_are_not_known() -> None:
+    state = fold(live(), moved(11, 101, 1000, 0), 0)
+    assert fold(state, moved(12, 103, 7000, 500, start_ticks=6), 0).io_rates == {}
+    denied = Absent(Reason.NO_PERMISSION)
+    assert fold(state, moved(12, 103, denied, 500), 0).io_rates == {5: IoRate(denied, 250.0)}
+
+
+def test_sub_second_samples_of_the_last_minute_stay_with_the_time_of_their_tick() -> None:
+    state = live()
+    for second in range(1, KEEP_BURSTS + 10):
+        state = fold(state, tick(10 + 2 * second, second * 10**9), 0)
+        burst = BurstSummary(0, (second, 0, 0, 0, 100))
+        state = fold(state, wire.Telemetry(7, 11 + 2 * second, bursts=(burst,)), 0)
+    kept = state.burst_history[0]
+    assert len(kept) == KEEP_BURSTS
+    assert [entry.burst.util_pct[0] * 10**9 for entry in kept] == [entry.mono_ns for entry in kept]
+
+
+def test_a_burst_that_is_told_again_after_a_gap_is_not_drawn_at_another_time() -> None:
+    state = fold(live(), tick(12, 20 * 10**9), 0)
+    burst = BurstSummary(0, (100,))
+    state = fold(state, wire.Telemetry(7, 13, bursts=(burst,)), 0)
+    state = fold(state, tick(14, 30 * 10**9), 0)
+    state = fold(state, wire.Telemetry(7, 15, bursts=(burst,), complete=True), 0)
+    assert [entry.mono_ns for entry in state.burst_history[0]] == [20 * 10**9]
+
+
+def test_a_recording_that_goes_back_has_no_bursts_of_its_future() -> None:
+    state = fold(live(), tick(12, 20 * 10**9), 0)
+    state = fold(state, wire.Telemetry(7, 13, bursts=(BurstSummary(0, (100,)),)), 0)
+    assert fold(state, tick(14, 5 * 10**9), 0).burst_history == {}

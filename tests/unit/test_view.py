@@ -11,17 +11,21 @@ from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tui"))
 
-from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live, processes
+from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live
 
-from gpuwatch.model import Absent, Reason
-from gpuwatch.tui import columns, facts, series
+from gpuwatch.client.rates import IoRate
+from gpuwatch.model import Absent, AccountShare, Reason
+from gpuwatch.tui import columns, diagnosis, facts, series
 from gpuwatch.tui import hosts as host_list
-from gpuwatch.tui.diagnosis import account_rows
+from gpuwatch.tui.account import over_time
+from gpuwatch.tui.account import rows as account_rows
 from gpuwatch.tui.help import KEYS, help_rows
 from gpuwatch.tui.processes import read_rates
 from gpuwatch.tui.selection import ViewOptions, jobs, move, next_job, process_order, start_request
 from gpuwatch.tui.text import (
+    ASCII,
     UNICODE,
+    Glyphs,
     Row,
     as_ascii,
     between,
@@ -37,6 +41,7 @@ from gpuwatch.tui.text import (
     wrap,
 )
 from gpuwatch.tui.view import VIEWS, screen
+from gpuwatch.wire import AccountPoint
 
 
 def drawn(state: str, width: int = 80, height: int = 24, **options: object) -> list[Row]:
@@ -135,6 +140,43 @@ def test_account_percentages_sum_to_one_hundred() -> None:
     assert sum(numbers) == 100
 
 
+def test_the_course_of_a_job_ends_with_its_newest_account_on_the_right() -> None:
+    points = tuple(AccountPoint(n * 60 * SECOND, "idle", {"idle": 1000}) for n in range(200))
+    points += (AccountPoint(200 * 60 * SECOND, "healthy", {"computing": 600, "idle": 400}),)
+    rows = plain(over_time(points, ViewOptions(zone=UTC), 80, 24)).splitlines()
+    bars = [line[6:] for line in rows if line[:6] in ("100 % ", "      ", "  0 % ")][:6]
+    assert [bar[-1] for bar in bars] == list("::████"), "sixty percent of six cells, from the floor up"
+    assert all(set(bar[:-1]) == {":"} for bar in bars)
+    assert rows[-3].endswith("03:20"), "the axis names the newest diagnosis"
+    assert rows[-1].endswith("→ 03:20 healthy")
+
+
+def test_on_a_low_screen_what_is_to_be_changed_comes_before_the_course() -> None:
+    options = ViewOptions(view="diagnosis", zone=UTC)
+    low, high = (plain(diagnosis.rows(STATES["course"], options, 80, room)) for room in (22, 48))
+    assert low.index("What to change") < low.index("The last 40 diagnoses")
+    assert high.index("The last 40 diagnoses") < high.index("What to change")
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_activities_are_told_apart_without_colour(glyphs: Glyphs) -> None:
+    names = (
+        *("computing", "launching", "waiting_for_data", "preparing_data", "copying", "synchronising", "communicating"),
+        *("checkpointing", "compiling", "allocating", "other_host_work", "idle", "unattributed"),
+    )
+    (bar, *_) = account_rows([AccountShare(name, 1 / len(names)) for name in names], 80, glyphs)
+    assert len(set(plain([bar]).strip())) == len(names)
+
+
+def test_one_diagnosis_has_no_course() -> None:
+    assert over_time((AccountPoint(1, "idle", {"idle": 1000}),), ViewOptions(), 80, 24) == []
+
+
+def test_an_activity_of_a_newer_daemon_is_drawn_and_named() -> None:
+    points = tuple(AccountPoint(n, "idle", {"dreaming": 1000}) for n in (1, 2))
+    assert ". dreaming" in plain(over_time(points, ViewOptions(zone=UTC), 80, 24))
+
+
 def test_every_key_is_in_the_help() -> None:
     text = plain(help_rows(120, UNICODE))
     for key in KEYS:
@@ -189,20 +231,11 @@ def test_the_selected_gpu_of_sixteen_is_in_sight() -> None:
     assert "of 16" in text
 
 
-def test_read_rate_is_the_difference_of_two_ticks() -> None:
-    before = live(1)
-    after = dict(processes())
-    worker = MAIN + 1
-    old = before.processes[worker].read_bytes
-    assert isinstance(old, int)
-    after[worker] = replace(after[worker], read_bytes=old + 3_000, mono_ns=NOW_NS + SECOND)
-    assert read_rates(before, replace(before, processes=after))[worker] == 3_000
-
-
-def test_read_rate_of_a_reused_pid_is_not_known() -> None:
-    before = live(1)
-    reused = replace(before.processes[MAIN + 1], start_ticks=999, mono_ns=NOW_NS + SECOND)
-    assert read_rates(before, replace(before, processes={MAIN + 1: reused})) == {}
+def test_a_list_by_read_rate_has_the_heaviest_reader_first_and_those_that_are_unknown_last() -> None:
+    state = replace(live(1), io_rates={MAIN + 1: IoRate(3_000.0, 0.0)})
+    assert read_rates(state) == {MAIN + 1: 3_000.0}
+    options = ViewOptions(view="processes", sort="read")
+    assert process_order(state, options, read_rates(state))[0] == MAIN + 1
 
 
 # --------------------------------------------------------------------------- text
@@ -278,16 +311,6 @@ def test_a_daemon_too_old_for_history_is_said() -> None:
     state = replace(live(1), past_refusal="not a gpuwatch request: unknown tag")
     text = plain(screen(state, ViewOptions(view="gpu", window_s=3600), 80, 24, now_ns=NOW_NS))
     assert "unknown tag" in text
-
-
-def test_a_ceiling_is_the_best_that_a_clean_probe_has_reached_on_this_gpu() -> None:
-    state = STATES["probed"]
-    assert state.inventory is not None
-    card = state.inventory.devices[0]
-    assert series.ceilings(state, card)["pcie_rx_bytes_per_s"] == (54.9e9, "copies")
-    dirty = replace(state, probes=tuple(replace(p, contaminated=True) for p in state.probes))
-    assert series.ceilings(dirty, card) == {}
-    assert series.ceilings(state, replace(card, uuid="GPU-other")) == {}
 
 
 def test_hosts_without_contact_come_before_those_with_findings() -> None:

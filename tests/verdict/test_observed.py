@@ -112,3 +112,13 @@ def test_the_narrow_name_wins_and_nothing_exceeds_its_ceiling() -> None:
     assert pcie is not None
     assert pcie.typical == 0.0
     assert all(entry.typical <= entry.ceiling for entry in TABLE)
+
+
+def test_the_best_shape_anybody_found_is_no_expectation_of_a_small_product() -> None:
+    for size in (256, 512, 1024, 2048):
+        assert published("matmul", f"bf16_{size}_sustained", "NVIDIA H200", 9.18) == ""
+    for size in (4096, 8192, 16384):
+        assert "here 85%" in published("matmul", f"bf16_{size}_sustained", "NVIDIA H200", 676.0)
+    small = expectation("matmul", "bf16_256_sustained", "NVIDIA H200")
+    assert small is not None
+    assert (small.typical, small.ceiling) == (0.0, 989.4), "what the data sheet forbids, it forbids at any size"
