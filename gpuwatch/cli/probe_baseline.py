@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuwatch.cli import probe_measuring
 
+if TYPE_CHECKING:
+    from gpuwatch.cli.probe_measuring import Asked
+
 
 @click.command("baseline")
 @probe_measuring.options
-@click.option("--python", metavar="PATH", help="Interpreter that has torch; default: probes.python, else our own.")
+@probe_measuring.PYTHON
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write.")
 @click.option(
     "--from",
@@ -27,13 +31,7 @@ from gpuwatch.cli import probe_measuring
 @click.option("--runs", type=click.IntRange(1, 100), default=5, show_default=True, help="Fresh processes per probe.")
 @click.option("--append", is_flag=True, help="Add to the file: the first five runs and the newest 25 are kept.")
 def command(
-    names: tuple[str, ...],
-    chosen: str | None,
-    device: str,
-    seconds: float | None,
-    force: bool,
-    wait_s: float,
-    timeout_s: float | None,
+    asked: Asked,
     python: str | None,
     out: Path,
     sources: tuple[Path, ...],
@@ -52,18 +50,18 @@ def command(
 
     if out.exists() and not append:
         raise CannotCreateError(f"{out}: exists already; --append adds to it")
-    if force:
+    if asked.force:
         raise UsageError("--force: a result measured beside others is no baseline")
     old = list(read_document(out).results) if append and out.exists() else []
     if sources:
-        if names or chosen:
+        if asked.names or asked.chosen:
             raise UsageError("--from: the results are already there, no probe can be named")
         results = [result for source in sources for result in read_document(source).results]
     else:
-        probes = probe_measuring.chosen_probes(names, chosen)
-        seconds = seconds or probe_measuring.default_seconds(chosen)
-        targets = probe_measuring.places(device)
-        with probe_measuring.session(python, wait_s=wait_s, timeout_s=timeout_s) as session:
+        probes = asked.probes()
+        seconds = asked.case_seconds()
+        targets = asked.places()
+        with asked.session(python) as session:
             results = [session.run(probe, at, seconds) for at in targets for probe in probes for _run in range(runs)]
     good, refused = baseline.accepted(results)
     for line in refused:

@@ -15,6 +15,7 @@ import click
 from gpuwatch.cli import probe_measuring, probe_output
 
 if TYPE_CHECKING:
+    from gpuwatch.cli.probe_measuring import Asked
     from gpuwatch.model import ProbeResult
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -22,7 +23,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("check")
 @probe_measuring.options
-@click.option("--python", metavar="PATH", help="Interpreter that has torch; default: probes.python, else our own.")
+@probe_measuring.PYTHON
 @click.option(
     "--baseline", "base", type=FILE, help="Results to compare with, of `probe baseline` or `probe run --json`."
 )
@@ -34,13 +35,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--strict", is_flag=True, help="A probe that was skipped is not OK although others ran.")
 @probe_output.options
 def command(
-    names: tuple[str, ...],
-    chosen: str | None,
-    device: str,
-    seconds: float | None,
-    force: bool,
-    wait_s: float,
-    timeout_s: float | None,
+    asked: Asked,
     python: str | None,
     base: Path | None,
     policy_file: Path | None,
@@ -49,9 +44,7 @@ def command(
     runs: int,
     results: tuple[Path, ...],
     strict: bool,
-    form: str | None,
-    exit_zero: bool,
-    fail_on: str,
+    output: probe_output.Output,
 ) -> int:
     """Measure again and judge against a baseline, a policy or both.
 
@@ -70,29 +63,29 @@ def command(
     policy = read_policy(policy_file, max_regression)
     document = read_document(base) if base else None
     known = list(document.results) if document else []
-    whole_host = device == "all" and not results and document is not None and document.host == os.uname().nodename
+    whole_host = asked.device == "all" and not results and document is not None and document.host == os.uname().nodename
     timed_out = False
     if results:
         new = [result for path in results for result in read_document(path).results]
     else:
         demanded = [probe for probe, _value in policy.demanded()]
-        probes = probe_measuring.chosen_probes(names, chosen, [*(result.probe for result in known), *demanded])
-        targets = probe_measuring.places(device)
-        with probe_measuring.session(python, force=force, wait_s=wait_s, timeout_s=timeout_s) as session:
+        probes = asked.probes([*(result.probe for result in known), *demanded])
+        targets = asked.places()
+        with asked.session(python) as session:
             new = [
-                session.run(probe, at, seconds or _seconds(known, probe, chosen))
+                session.run(probe, at, asked.seconds or _seconds(known, probe, asked))
                 for at in targets
                 for probe in probes
                 for _run in range(runs)
             ]
         timed_out = session.timed_out
-        if names or chosen:
+        if asked.names or asked.chosen:
             known = [result for result in known if result.probe in probes]
     settings = Settings(policy, frozenset(filter(None, vary.split(","))), strict, whole_host)
     judgement = check(known, new, settings, f"probe check against {base or policy_file}")
     return probe_output.emit(
         judgement,
-        probe_output.Output(form or "text", exit_zero, fail_on),
+        output,
         "probe-check",
         {"results": new},
         lambda: report(judgement),
@@ -100,10 +93,10 @@ def command(
     )
 
 
-def _seconds(known: Sequence[ProbeResult], probe: str, chosen: str | None) -> float | None:
+def _seconds(known: Sequence[ProbeResult], probe: str, asked: Asked) -> float | None:
     """The measuring time that the baseline had: a shorter one would compare a cold GPU with a warm one."""
     told = [result.settings["seconds"] for result in known if result.probe == probe and "seconds" in result.settings]
     try:
-        return float(told[-1]) if told else probe_measuring.default_seconds(chosen)
+        return float(told[-1]) if told else asked.case_seconds()
     except ValueError:
         return None

@@ -15,9 +15,9 @@ import click
 from gpuwatch.cli import probe_measuring, probe_output
 
 if TYPE_CHECKING:
-    from gpuwatch.cli.probe_measuring import Place, Session
+    from gpuwatch.cli.probe_measuring import Asked, Place, Session
     from gpuwatch.model import ProbeResult
-    from gpuwatch.verdict.compare import Pair
+    from gpuwatch.verdict.compare import Options, Pair
 
 COOL_WITHIN_C = 3
 COOL_MOST_S = 30.0
@@ -43,22 +43,14 @@ MAX_REGRESSION = click.option(
 @click.option("--vary", default="", metavar="KEY,...", help="Hard settings that differ on purpose.")
 @probe_output.options
 def compare_command(
-    names: tuple[str, ...],
-    chosen: str | None,
-    device: str,
-    seconds: float | None,
-    force: bool,
-    wait_s: float,
-    timeout_s: float | None,
+    asked: Asked,
     python_a: str,
     python_b: str,
     pairs: int,
     seed: int | None,
     max_regression: str | None,
     vary: str,
-    form: str | None,
-    exit_zero: bool,
-    fail_on: str,
+    output: probe_output.Output,
 ) -> int:
     """Compare two Python environments on this machine: fresh processes, AB and BA in random order.
 
@@ -69,38 +61,29 @@ def compare_command(
 
     seed = secrets.randbelow(2**31) if seed is None else seed
     options = Options(seed, _share(max_regression), frozenset(filter(None, vary.split(","))))
-    probes = probe_measuring.chosen_probes(names, chosen)
-    seconds = seconds or probe_measuring.default_seconds(chosen)
-    place = _one(device)
-    with probe_measuring.session(python_a, force=force, wait_s=wait_s, timeout_s=timeout_s) as session:
+    probes = asked.probes()
+    seconds = asked.case_seconds()
+    place = _one(asked)
+    with asked.session(python_a) as session:
         found = _measure(session, probes, place, seconds, (python_a, python_b), pairs, seed)
     title = f"probe compare: A {python_a}, B {python_b}"
-    output = probe_output.Output(form or "text", exit_zero, fail_on)
     return _report(found, options, title, output, session.timed_out)
 
 
 @click.command("selftest")
 @probe_measuring.options
-@click.option("--python", metavar="PATH", help="Interpreter that has torch; default: probes.python, else our own.")
+@probe_measuring.PYTHON
 @PAIRS
 @SEED
 @MAX_REGRESSION
 @probe_output.options
 def selftest_command(
-    names: tuple[str, ...],
-    chosen: str | None,
-    device: str,
-    seconds: float | None,
-    force: bool,
-    wait_s: float,
-    timeout_s: float | None,
+    asked: Asked,
     python: str | None,
     pairs: int,
     seed: int | None,
     max_regression: str | None,
-    form: str | None,
-    exit_zero: bool,
-    fail_on: str,
+    output: probe_output.Output,
 ) -> int:
     """Compare this environment with itself: learn the machine's noise, print the smallest change it can detect.
 
@@ -111,13 +94,12 @@ def selftest_command(
 
     seed = secrets.randbelow(2**31) if seed is None else seed
     options = Options(seed, _share(max_regression), same_side=True)
-    probes = probe_measuring.chosen_probes(names, chosen)
-    seconds = seconds or probe_measuring.default_seconds(chosen)
-    place = _one(device)
+    probes = asked.probes()
+    seconds = asked.case_seconds()
+    place = _one(asked)
     chosen_python = python or load().config.probes.python
-    with probe_measuring.session(python, force=force, wait_s=wait_s, timeout_s=timeout_s) as session:
+    with asked.session(python) as session:
         found = _measure(session, probes, place, seconds, (chosen_python, chosen_python), pairs, seed)
-    output = probe_output.Output(form or "text", exit_zero, fail_on)
     return _report(found, options, "probe selftest", output, session.timed_out)
 
 
@@ -150,11 +132,10 @@ def _measure(
     return found
 
 
-def _report(found: Sequence[Pair], options: object, title: str, output: probe_output.Output, timed_out: bool) -> int:
-    from gpuwatch.verdict.compare import Options, compare
+def _report(found: Sequence[Pair], options: Options, title: str, output: probe_output.Output, timed_out: bool) -> int:
+    from gpuwatch.verdict.compare import compare
     from gpuwatch.verdict.report_text import detectable_lines, report
 
-    assert isinstance(options, Options)
     judgement = compare(found, options, title)
     results = [result for pair in found for result in (pair.a, pair.b)]
     sides = ["A" if index % 2 == 0 else "B" for index in range(len(results))]
@@ -180,12 +161,12 @@ def _share(max_regression: str | None) -> float | None:
     return None if max_regression is None else percentage(max_regression, "--max-regression")
 
 
-def _one(device: str) -> Place:
+def _one(asked: Asked) -> Place:
     from gpuwatch.errors import UsageError
 
-    if device == "all":
+    if asked.device == "all":
         raise UsageError("--device all: sides are compared on one device; give cuda:N or cpu")
-    return probe_measuring.places(device)[0]
+    return asked.places()[0]
 
 
 def _temperature(place: Place) -> float | None:

@@ -5,14 +5,15 @@ Owns: the options that every measuring sub-command has, the wait for a probe, th
 
 from __future__ import annotations
 
+import functools
 import queue
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gpuwatch.daemon.probing import Runner
     from gpuwatch.model import Device, DeviceSample, ProbeResult
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 LOOK_S = 0.25
@@ -47,8 +47,56 @@ Place = Gpu | Missing | None
 """None is the CPU."""
 
 
-def options(command: Callable[P, R]) -> Callable[P, R]:
-    """The names of probes and the options about where and how long to measure."""
+PYTHON = click.option(
+    "--python", metavar="PATH", help="Interpreter that has torch; default: probes.python, else our own."
+)
+
+
+class Asked(NamedTuple):
+    """What every measuring sub-command is asked for: which probes, where, how long."""
+
+    names: tuple[str, ...]
+    chosen: str | None
+    device: str
+    seconds: float | None
+    force: bool
+    wait_s: float
+    timeout_s: float | None
+
+    def probes(self, otherwise: Sequence[str] = ()) -> list[str]:
+        """As ``chosen_probes``."""
+        return chosen_probes(self.names, self.chosen, otherwise)
+
+    def case_seconds(self) -> float | None:
+        """Measuring time of each case: as given, else that of the set, None for the probes' own."""
+        return self.seconds or default_seconds(self.chosen)
+
+    def places(self) -> list[Place]:
+        """As ``places``."""
+        return places(self.device)
+
+    def session(self, python: str | None) -> AbstractContextManager[Session]:
+        """As ``session``, within the limits that were asked for."""
+        return session(python, force=self.force, wait_s=self.wait_s, timeout_s=self.timeout_s)
+
+
+def options(command: Callable[..., R]) -> Callable[..., R]:
+    """The names of probes and the options about where and how long to measure; the command gets an ``asked``."""
+
+    @functools.wraps(command)
+    def with_asked(
+        names: tuple[str, ...],
+        chosen: str | None,
+        device: str,
+        seconds: float | None,
+        force: bool,
+        wait_s: float,
+        timeout_s: float | None,
+        **others: object,
+    ) -> R:
+        return command(asked=Asked(names, chosen, device, seconds, force, wait_s, timeout_s), **others)
+
+    wrapped: Callable[..., R] = with_asked
     for option in reversed(
         (
             click.argument("names", nargs=-1, metavar="[NAME]..."),
@@ -72,8 +120,8 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
             ),
         )
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def chosen_probes(names: Sequence[str], chosen: str | None, otherwise: Sequence[str] = ()) -> list[str]:

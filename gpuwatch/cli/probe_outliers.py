@@ -16,7 +16,7 @@ from gpuwatch.cli import probe_output
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--max-regression", metavar="PERCENT", help='Worse than the peers by more than this, such as "5%".')
 @probe_output.options
-def command(folder: Path, max_regression: str | None, form: str | None, exit_zero: bool, fail_on: str) -> int:
+def command(folder: Path, max_regression: str | None, output: probe_output.Output) -> int:
     """Compare the results of many nodes, one file of `probe run --json` per node, and name those that are worse.
 
     Files of one host are taken together. Exit codes: 0 none, 1 an outlier or a probe that only one node lacks, 2 far
@@ -43,7 +43,7 @@ def command(folder: Path, max_regression: str | None, form: str | None, exit_zer
     judgement = outliers(nodes, share, f"probe outliers among {len(nodes)} nodes")
     return probe_output.emit(
         judgement,
-        probe_output.Output(form or "text", exit_zero, fail_on),
+        output,
         "probe-outliers",
         {"nodes": list(found)},
         lambda: report(judgement, "peers", "node"),

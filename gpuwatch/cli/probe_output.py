@@ -5,16 +5,16 @@ Owns: the choice of the format, the exit code. Refuses: measuring and judging.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from gpuwatch.verdict.verdicts import Judgement
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 FORMATS = {
@@ -34,19 +34,24 @@ class Output(NamedTuple):
     fail_on: str
 
 
-def options(command: Callable[P, R]) -> Callable[P, R]:
-    """The output options; the command gets ``form``, ``exit_zero`` and ``fail_on``."""
-    command = click.option(
+def options(command: Callable[..., R]) -> Callable[..., R]:
+    """The output options; the command gets them as ``output``, an ``Output``."""
+
+    @functools.wraps(command)
+    def with_output(form: str | None, exit_zero: bool, fail_on: str, **others: object) -> R:
+        return command(output=Output(form or "text", exit_zero, fail_on), **others)
+
+    wrapped = click.option(
         "--fail-on",
         type=click.Choice(["warn", "critical"]),
         default="warn",
         show_default=True,
         help="critical: a warning ends with 0.",
-    )(command)
-    command = click.option("--exit-zero", is_flag=True, help="Report only: always end with 0 once it has run.")(command)
+    )(with_output)
+    wrapped = click.option("--exit-zero", is_flag=True, help="Report only: always end with 0 once it has run.")(wrapped)
     for name, text in reversed(FORMATS.items()):
-        command = click.option(f"--{name}", "form", flag_value=name, help=text)(command)
-    return command
+        wrapped = click.option(f"--{name}", "form", flag_value=name, help=text)(wrapped)
+    return wrapped
 
 
 def emit(

@@ -14,29 +14,22 @@ import click
 from gpuwatch.cli import probe_measuring, probe_output
 
 if TYPE_CHECKING:
+    from gpuwatch.cli.probe_measuring import Asked
     from gpuwatch.model import ProbeResult, ProbeValue
 
 
 @click.command("run")
 @probe_measuring.options
-@click.option("--python", metavar="PATH", help="Interpreter that has torch; default: probes.python, else our own.")
+@probe_measuring.PYTHON
 @click.option("--runs", type=click.IntRange(1, 100), default=1, show_default=True, help="Fresh processes per probe.")
 @click.option("--strict", is_flag=True, help="A probe that was skipped is not OK although others ran.")
 @probe_output.options
 def command(
-    names: tuple[str, ...],
-    chosen: str | None,
-    device: str,
-    seconds: float | None,
-    force: bool,
-    wait_s: float,
-    timeout_s: float | None,
+    asked: Asked,
     python: str | None,
     runs: int,
     strict: bool,
-    form: str | None,
-    exit_zero: bool,
-    fail_on: str,
+    output: probe_output.Output,
 ) -> int:
     """Run probes one after another and print what they measured.
 
@@ -45,17 +38,17 @@ def command(
     """
     from gpuwatch.verdict.measured import measured
 
-    probes = probe_measuring.chosen_probes(names, chosen)
-    seconds = seconds or probe_measuring.default_seconds(chosen)
-    targets = probe_measuring.places(device)
-    with probe_measuring.session(python, force=force, wait_s=wait_s, timeout_s=timeout_s) as session:
+    probes = asked.probes()
+    seconds = asked.case_seconds()
+    targets = asked.places()
+    with asked.session(python) as session:
         results = [
             session.run(probe, target, seconds) for target in targets for probe in probes for _run in range(runs)
         ]
     judgement = measured(results, strict)
     return probe_output.emit(
         judgement,
-        probe_output.Output(form or "text", exit_zero, fail_on),
+        output,
         "probe",
         {"results": results},
         lambda: "\n\n".join("\n".join(result_lines(result)) for result in results),
