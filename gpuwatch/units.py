@@ -6,6 +6,8 @@ Bytes use binary prefixes (GiB), rates too (GiB/s), as nvidia-smi and nvitop do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 NA = "n/a"
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -100,3 +102,14 @@ def factor_text(factor: float) -> str:
     if factor >= 100:
         return ">100×"
     return f"{factor:.2f}×" if factor < 10 else f"{factor:.0f}×"
+
+
+def ranges_text(numbers: Iterable[int]) -> str:
+    """Ascending whole numbers as the kernel writes CPU lists: "0-3,5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

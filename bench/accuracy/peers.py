@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from bench.accuracy.labels import FAMILIES, HEALTHY
-from gpuwatch.diagnose.account import balance
+from gpuwatch.diagnose.account import balance, moments
 from gpuwatch.diagnose.evidence import Evidence, assemble
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import DeviceSample, Observation
@@ -59,7 +59,7 @@ def readings(observations: Sequence[Observation], pid: int) -> Readings:
     evidence = assemble(observations, pid)
     own = [o for o in observations if isinstance(o, DeviceSample) and o.device_index in evidence.device_indices]
     traffic = [v for v in (evidence.mean("rx_bytes_per_s"), evidence.mean("tx_bytes_per_s")) if v is not None]
-    account = balance(evidence)
+    account = balance(evidence, moments(evidence))
     return Readings(
         util=_mean([s.gpu_util_pct for s in own]),
         memory=_pct(evidence.mem_used_share),
@@ -71,7 +71,7 @@ def readings(observations: Sequence[Observation], pid: int) -> Readings:
         fp64=_pct(_gpm(evidence, "fp64")),
         dram=_pct(_gpm(evidence, "dram")),
         pcie_bytes_per_s=sum(traffic) if traffic else None,
-        loader=_pct(sum(account.held.get(a, 0.0) for a in _LOADER)) if account else None,
+        loader=_pct(account.held_in(*_LOADER)) if account else None,
     )
 
 

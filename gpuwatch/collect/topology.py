@@ -10,6 +10,7 @@ import queue
 import threading
 from typing import Any, Final
 
+from gpuwatch import units
 from gpuwatch.collect.nvml_calls import Calls, Query
 from gpuwatch.model import Absent, Int, PeerLink, Reason, Text
 
@@ -78,15 +79,6 @@ def cpu_affinity(n: Any, handle: Any) -> str:
     """CPUs near the GPU, such as "0-31,64-95". Raises what the binding raises."""
     words = -(-(os.cpu_count() or 1) // _WORD)
     mask = n.nvmlDeviceGetCpuAffinity(handle, words)
-    return ranges([w * _WORD + bit for w, word in enumerate(mask) for bit in range(_WORD) if word >> bit & 1])
-
-
-def ranges(numbers: list[int]) -> str:
-    """Ascending numbers as the kernel writes CPU lists."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return units.ranges_text(
+        [w * _WORD + bit for w, word in enumerate(mask) for bit in range(_WORD) if word >> bit & 1]
+    )

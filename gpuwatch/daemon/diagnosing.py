@@ -29,12 +29,11 @@ from gpuwatch.daemon.inquiries import (
 )
 from gpuwatch.daemon.jobs import Subject
 from gpuwatch.daemon.journal import LOGGER, OnChange
+from gpuwatch.daemon.publisher import Publish
 from gpuwatch.daemon.ring import ObservationRing, Picture
 from gpuwatch.model import Diagnosis, Inventory, Observation
 
 KEEP_DIAGNOSES = 16
-
-Publish = Callable[[Callable[[int, int], wire.StreamMessage]], None]
 
 
 class Diagnosing:

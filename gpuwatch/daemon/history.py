@@ -150,8 +150,8 @@ def _resampled(track: Track, request: GetHistory, group: int, points: int) -> Hi
                 name,
                 scale,
                 mean,
-                () if one_each else _pick(lows, edges, scale, _least),
-                () if one_each else _pick(highs, edges, scale, _most),
+                () if one_each else _pick(lows, edges, scale, min),
+                () if one_each else _pick(highs, edges, scale, max),
             )
         )
     step_ns = group * track.step_ns
@@ -192,11 +192,3 @@ def _pick(
             values = [value for value in values if not math.isnan(value)]
         out.append(round(how(values) / scale) if values else None)
     return tuple(out)
-
-
-def _least(values: Sequence[float]) -> float:
-    return min(values)
-
-
-def _most(values: Sequence[float]) -> float:
-    return max(values)

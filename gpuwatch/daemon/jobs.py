@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from gpuwatch.model import Absent, DeviceSample, ProcessInfo, Role
+from gpuwatch.model import Absent, DeviceSample, ProcessInfo, Role, value_or
 
 
 class Subject(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Jobs:
         for sample in samples:
             if sample.processes_absent is None:
                 self._listed[sample.device_index] = {
-                    process.pid: 0.0 if isinstance(process.mem_used_bytes, Absent) else float(process.mem_used_bytes)
+                    process.pid: value_or(process.mem_used_bytes, 0.0)
                     for process in sample.processes
                     if "C" in process.kind
                 }

@@ -18,6 +18,7 @@ from gpuwatch import wire
 from gpuwatch.config import ProbesConfig
 from gpuwatch.daemon.journal import LOGGER, OnChange
 from gpuwatch.daemon.probe_judging import Baseline
+from gpuwatch.daemon.publisher import Publish
 from gpuwatch.daemon.ring import Picture
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model import Device, DeviceSample, ProbeResult
@@ -27,7 +28,6 @@ KEEP_RESULTS = 64
 PROGRESS_NS = 1_000_000_000
 """A probe under way is told of once in each second of its run."""
 
-Publish = Callable[[Callable[[int, int], wire.StreamMessage]], None]
 Done = Callable[[ProbeResult], None]
 
 

@@ -26,6 +26,8 @@ GOODBYE_LINGER_MS = 200
 
 Message = TypeVar("Message", bound=wire.StreamMessage)
 Answer = Callable[[wire.Request], wire.Reply]
+Publish = Callable[[Callable[[int, int], wire.StreamMessage]], None]
+"""Gives the builder of a message its epoch and seq, and sends what it makes."""
 
 
 class Publisher:

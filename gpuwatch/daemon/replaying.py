@@ -5,10 +5,10 @@ Owns: which requests a source can follow, the answer, telling everybody. Refuses
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from gpuwatch import wire
+from gpuwatch.daemon.publisher import Publish
 from gpuwatch.errors import UsageError
 
 
@@ -40,9 +40,7 @@ class Controllable(Protocol):
         """Do it; one line that says what was done. Raises UsageError."""
 
 
-def control(
-    source: object, request: wire.ReplayControl, publish: Callable[[Callable[[int, int], wire.StreamMessage]], None]
-) -> wire.Reply:
+def control(source: object, request: wire.ReplayControl, publish: Publish) -> wire.Reply:
     """Follow a request; refused for a live source, and for what the player does not know."""
     if not isinstance(source, Controllable):
         return wire.Refused(request.request_id, "this is a live machine: only a recording can be paused or moved")

@@ -21,6 +21,7 @@ from pathlib import Path
 import zmq
 
 from gpuwatch import wire
+from gpuwatch.collect.fold import fold_samples
 from gpuwatch.collect.source import ObservationSource
 from gpuwatch.config import Config
 from gpuwatch.daemon.diagnosing import Diagnosing
@@ -83,7 +84,7 @@ class Service:
         self._wall = wall
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._picture = Picture(fold or _default_fold())
+        self._picture = Picture(fold or fold_samples)
         self._ring = ObservationRing()
         self._history = History()
         self._telemetry = TelemetryPart()
@@ -412,9 +413,3 @@ def _still_open(fd: int) -> bool:
         return True
     except OSError:
         return False
-
-
-def _default_fold() -> Fold:
-    from gpuwatch.collect.fold import fold_samples
-
-    return fold_samples

@@ -10,18 +10,16 @@ anew every sixteen ticks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from gpuwatch import wire
 from gpuwatch.collect.fold import summarise
+from gpuwatch.daemon.publisher import Publish
 from gpuwatch.model import Burst, BurstSummary, DeviceHealth, EventRecord, Observation
 
 EVENTS_PER_TICK = 20
 MANY_GPUS = 4
 KEEP_EVENTS = 100
-
-Publish = Callable[[Callable[[int, int], wire.StreamMessage]], None]
 
 
 @runtime_checkable

@@ -110,10 +110,9 @@ class Account(Struct, frozen=True):
             return 0.0
         return -launching if activity is Activity.LAUNCHING else launching * stalls.get(activity, 0.0) / total
 
-    @property
-    def total_lost(self) -> float:
-        """All GPU time not spent computing."""
-        return max(0.0, 1.0 - self.computing)
+    def held_in(self, *activities: Activity) -> float:
+        """Share of the samples in any of these, whether the GPU was busy or not."""
+        return sum(self.held.get(a, 0.0) for a in activities)
 
     def location(self, *activities: Activity) -> CodeLocation | None:
         """The line of the user's code that most samples of these activities stand on."""
@@ -145,6 +144,7 @@ def moments(evidence: Evidence) -> list[Moment]:
     for window in evidence.windows:
         by_device[window.device_index].append(window)
     ends = {index: [w.end_ns for w in windows] for index, windows in by_device.items()}
+    ceiling = pinned_ceiling(evidence)
     found = []
     for stack in evidence.main_stacks:
         thread = driving_thread(stack.pid, stack.threads)
@@ -164,7 +164,7 @@ def moments(evidence: Evidence) -> list[Moment]:
         )
         where = moment.doing.where
         known = where is not None and (where.file, where.line) in evidence.source
-        found.append(_with_counters(moment, pinned_ceiling(evidence), line_known=known))
+        found.append(_with_counters(moment, ceiling, line_known=known))
     return found
 
 
@@ -190,17 +190,16 @@ def _with_counters(moment: Moment, ceiling: float, *, line_known: bool) -> Momen
         activity = Activity.HOST_WORK
     if activity is doing.activity:
         return moment
-    return msgspec.structs.replace(moment, doing=Doing(activity, doing.where, doing.active))
+    return msgspec.structs.replace(moment, doing=Doing(activity, doing.where))
 
 
-def balance(evidence: Evidence) -> Account | None:
-    """The account of the window, or None when there are too few samples to split it.
+def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
+    """The account of the window by its ``moments``, or None when there are too few of them to split it.
 
     The split comes from the sampled instants and is scaled to the loss of the whole window: stacks are taken for a
     part of it only, GPM for all of it.
     """
     busy = evidence.mean("busy")
-    found = moments(evidence)
     if busy is None or len(found) < t.MIN_STACKS:
         return None
     lost: dict[Activity, float] = defaultdict(float)
@@ -227,7 +226,7 @@ def balance(evidence: Evidence) -> Account | None:
         copy_tx_bytes_per_s=_copy_rate(found, "tx_bytes_per_s"),
         idle_windows=sum(m.busy < t.IDLE_WINDOW_BUSY for m in found) / len(found),
         gil_elsewhere=sum(m.gil_elsewhere for m in found) / len(found),
-        source_known=_source_known(evidence, found),
+        source_known=_source_known(evidence, found, native),
     )
 
 
@@ -303,9 +302,8 @@ def _copy_rate(found: Sequence[Moment], field: str) -> float | None:
     return sum(rates) / len(rates) if rates else None
 
 
-def _source_known(evidence: Evidence, found: Sequence[Moment]) -> float:
+def _source_known(evidence: Evidence, found: Sequence[Moment], native: _Split) -> float:
     places = [m.doing.where for m in found if m.doing.activity is Activity.USER_LINE and m.doing.where is not None]
-    native = _native_split(evidence)
     return (
         sum((p.file, p.line) in evidence.source or _key(p) in native for p in places) / len(places) if places else 1.0
     )

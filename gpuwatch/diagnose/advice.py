@@ -121,6 +121,11 @@ def rows(*candidates: EvidenceRow | None) -> tuple[EvidenceRow, ...]:
     return tuple(r for r in candidates if r is not None)
 
 
+def pct(share: float | None) -> float | None:
+    """A share as percent; None stays None."""
+    return None if share is None else 100.0 * share
+
+
 def share_text(share: float) -> str:
     """0.924 as "92 %"."""
     return units.pct_text(100.0 * share)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account, WorkerView
-from gpuwatch.diagnose.advice import Bound, gain_bound, row, share_text
+from gpuwatch.diagnose.advice import Bound, gain_bound, pct, row, share_text
 from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import EvidenceRow
@@ -50,8 +50,8 @@ class Case(Struct, frozen=True):
         e = self.evidence
         source = "GPM" if e.gpm else "NVML utilization (proxy)"
         return (
-            row("gpu busy", _pct(e.mean("busy")), "%", source, e.window_s),
-            row("SM active", _pct(e.mean("sm")), "%", "GPM", e.window_s),
+            row("gpu busy", pct(e.mean("busy")), "%", source, e.window_s),
+            row("SM active", pct(e.mean("sm")), "%", "GPM", e.window_s),
         )
 
     def bound(self, *activities: Activity) -> Bound:
@@ -63,7 +63,7 @@ class Case(Struct, frozen=True):
         """
         if self.account is None:
             return Bound(gain_bound(1.0 - self.busy), "the GPU idles no more; nothing is known of the rest of the loop")
-        held = sum(self.account.held.get(a, 0.0) for a in activities)
+        held = self.account.held_in(*activities)
         floor = max(self.account.computing, 1.0 - held)
         basis = (
             f"a step keeps the longer of its GPU work ({share_text(self.account.computing)} of the time now) and "
@@ -75,11 +75,7 @@ class Case(Struct, frozen=True):
         """Share of the training thread's stack samples in these activities."""
         if self.account is None:
             return None
-        held = sum(self.account.held.get(a, 0.0) for a in activities)
+        held = self.account.held_in(*activities)
         return row(
             name, 100.0 * held, "% of samples", f"stack samples (n={self.account.samples})", self.evidence.window_s
         )
-
-
-def _pct(share: float | None) -> float | None:
-    return None if share is None else 100.0 * share

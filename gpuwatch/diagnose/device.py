@@ -6,7 +6,7 @@ Owns: memory bandwidth, unused tensor cores, small grids, clocks. Refuses: idle 
 from __future__ import annotations
 
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.advice import Bound, finding, gain_bound, row, rows, share_text
+from gpuwatch.diagnose.advice import Bound, finding, gain_bound, pct, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.model import Confidence, EvidenceRow, Finding, Severity
 
@@ -29,7 +29,7 @@ def _ladder(case: Case) -> tuple[EvidenceRow | None, ...]:
     fields = (("SM occupancy", "occupancy"), ("tensor active", "tensor"), ("FP32 pipe", "fp32"), ("DRAM", "dram"))
     return (
         *case.gpu_rows(),
-        *(row(name, _pct(e.mean(field)), "%", "GPM", e.window_s) for name, field in fields),
+        *(row(name, pct(e.mean(field)), "%", "GPM", e.window_s) for name, field in fields),
     )
 
 
@@ -50,7 +50,7 @@ def _clocks(case: Case) -> Finding | None:
         "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE` shows the sensors.",
         evidence=rows(
             row(f"clocks event {name}", 100 * share, "% of readings", "NVML", e.window_s),
-            row("SM clock while busy", _pct(e.clock_share), "% of maximum", "NVML", e.window_s),
+            row("SM clock while busy", pct(e.clock_share), "% of maximum", "NVML", e.window_s),
             *case.gpu_rows(),
         ),
     )
@@ -77,7 +77,7 @@ def _small_grids(case: Case) -> Finding | None:
         confidence=Confidence.MEDIUM,
         alternatives=("launch_bound",),
         experiment="Double the batch: if the step takes as long as before, the GPU had room.",
-        evidence=rows(*_ladder(case), row("GPU memory used", _pct(e.mem_used_share), "%", "NVML", e.window_s)),
+        evidence=rows(*_ladder(case), row("GPU memory used", pct(e.mem_used_share), "%", "NVML", e.window_s)),
     )
 
 
@@ -135,7 +135,7 @@ def _power_cap(case: Case) -> Finding | None:
         confidence=Confidence.MEDIUM,
         evidence=rows(
             row("power cap active", 100 * share, "% of readings", "NVML", e.window_s),
-            row("SM clock while busy", _pct(e.clock_share), "% of maximum", "NVML", e.window_s),
+            row("SM clock while busy", pct(e.clock_share), "% of maximum", "NVML", e.window_s),
         ),
     )
 
@@ -155,7 +155,3 @@ def _memory(case: Case) -> Finding | None:
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         evidence=rows(row("GPU memory used", 100 * share, "%", "NVML", case.evidence.window_s)),
     )
-
-
-def _pct(share: float | None) -> float | None:
-    return None if share is None else 100.0 * share

@@ -31,7 +31,6 @@ from gpuwatch.model import (
     HostSample,
     Int,
     Inventory,
-    NodeInfo,
     Num,
     Observation,
     ProcessInfo,
@@ -47,22 +46,15 @@ class ProcessUse(Struct, frozen=True):
     """What a process did over the window. Cores: 1.0 is one CPU."""
 
     pid: int
-    role: Role
     cpu_cores: float | None
-    main_thread_cores: float | None
-    system_share: float | None
-    """Kernel time over all its CPU time."""
     states: dict[str, float]
     """Share of readings per state of the main thread; ``t`` (our own stack sampler) is left out."""
-    run_wait_share: float | None
-    """Share of the window in which it was runnable without a CPU."""
     read_bytes_per_s: float | None
     """From storage."""
     rchar_bytes_per_s: float | None
     """Through read calls: cache, pipes and network file systems included."""
     reads_per_s: float | None
     write_bytes_per_s: float | None
-    majflt_per_s: float | None
     threads: int
     wchans: tuple[tuple[str, float], ...] = ()
     """Kernel functions it slept in, commonest first, as shares."""
@@ -80,7 +72,6 @@ class HostUse(Struct, frozen=True):
     """The host over the window; None where it was not readable."""
 
     cpu_busy_pct: float | None
-    psi_cpu_pct: float | None
     psi_io_pct: float | None
     psi_memory_pct: float | None
     cpus: int
@@ -93,7 +84,6 @@ class Tenant(Struct, frozen=True):
     """Another process on the job's GPU."""
 
     pid: int
-    mem_bytes: float | None
     cpu_cores: float | None
 
 
@@ -113,7 +103,6 @@ class Evidence(Struct, frozen=True):
     device_indices: tuple[int, ...]
     start_ns: int
     end_ns: int
-    node: NodeInfo | None
     devices: tuple[Device, ...]
     windows: tuple[GpuWindow, ...]
     main: ProcessUse | None
@@ -205,7 +194,6 @@ def assemble(
         device_indices=indices,
         start_ns=start,
         end_ns=end,
-        node=inventory.node if inventory else None,
         devices=devices,
         windows=windows,
         main=job.use(pid),
@@ -281,8 +269,6 @@ class _Job:
         samples = self.samples.get(pid)
         if not samples:
             return None
-        info = self.infos.get(pid)
-        role = info.role if info else Role.MAIN
         first, last = samples[0], samples[-1]
         seconds = (last.mono_ns - first.mono_ns) / 1e9
         user, system = _delta(first.utime_ns, last.utime_ns), _delta(first.stime_ns, last.stime_ns)
@@ -291,17 +277,12 @@ class _Job:
         wchans = Counter(s.wchan for s in samples if isinstance(s.wchan, str))
         return ProcessUse(
             pid=pid,
-            role=role,
             cpu_cores=_per(cpu_ns, seconds * 1e9),
-            main_thread_cores=_per(_delta(first.main_thread_cpu_ns, last.main_thread_cpu_ns), seconds * 1e9),
-            system_share=system / cpu_ns if cpu_ns and system is not None else None,
             states={state: n / states.total() for state, n in states.items()},
-            run_wait_share=_per(_delta(first.run_wait_ns, last.run_wait_ns), seconds * 1e9),
             read_bytes_per_s=_per(_delta(first.read_bytes, last.read_bytes), seconds),
             rchar_bytes_per_s=_per(_delta(first.rchar, last.rchar), seconds),
             reads_per_s=_per(_delta(first.syscr, last.syscr), seconds),
             write_bytes_per_s=_per(_delta(first.write_bytes, last.write_bytes), seconds),
-            majflt_per_s=_per(_delta(first.majflt, last.majflt), seconds),
             threads=last.num_threads,
             wchans=tuple((str(name), n / len(samples)) for name, n in wchans.most_common(3)),
         )
@@ -325,7 +306,6 @@ def _host(samples: Sequence[HostSample], inventory: Inventory | None) -> HostUse
     cpus = inventory.node.cpu_count if inventory else max((s.cpus_online for s in samples), default=0)
     return HostUse(
         cpu_busy_pct=mean(s.cpu_busy_pct for s in samples),
-        psi_cpu_pct=mean(s.psi_cpu.some_pct for s in samples),
         psi_io_pct=mean(s.psi_io.some_pct for s in samples),
         psi_memory_pct=mean(s.psi_memory.some_pct for s in samples),
         cpus=cpus,
@@ -385,13 +365,6 @@ def _ranks(samples: Sequence[DeviceSample], job: _Job, own: tuple[int, ...]) -> 
 def _tenants(samples: Sequence[DeviceSample], job: _Job) -> tuple[Tenant, ...]:
     """Other compute processes on the same devices that are not part of this job."""
     ours = {i.pid for i in job.infos.values() if i.root_pid == job.pid} | {job.pid}
-    memory: dict[int, float | None] = {}
-    for sample in samples:
-        for process in sample.processes:
-            if process.pid not in ours and "C" in process.kind:
-                memory[process.pid] = value_of(process.mem_used_bytes)
-    found = []
-    for pid, mem in sorted(memory.items()):
-        use = job.use(pid)
-        found.append(Tenant(pid, mem, use.cpu_cores if use else None))
-    return tuple(found)
+    pids = {p.pid for s in samples for p in s.processes if p.pid not in ours and "C" in p.kind}
+    uses = ((pid, job.use(pid)) for pid in sorted(pids))
+    return tuple(Tenant(pid, use.cpu_cores if use else None) for pid, use in uses)

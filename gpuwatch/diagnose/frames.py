@@ -124,7 +124,6 @@ class Doing(Struct, frozen=True):
     activity: Activity
     where: Frame | None
     """Innermost frame of the user's own code."""
-    active: bool
 
 
 def last_name(function: str) -> str:
@@ -149,7 +148,7 @@ def classify(thread: ThreadStack, text_of: dict[tuple[str, int], str]) -> Doing:
     """What ``thread`` was doing. ``text_of`` maps (file, line) to the text of lines of the user's code."""
     frames = thread.frames
     where = user_frame(frames)
-    return Doing(_activity(thread, where, text_of), where, thread.active)
+    return Doing(_activity(thread, where, text_of), where)
 
 
 def _activity(thread: ThreadStack, where: Frame | None, text_of: dict[tuple[str, int], str]) -> Activity:

@@ -9,7 +9,7 @@ from collections import Counter
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
-from gpuwatch.diagnose.advice import finding, place_text, row, rows, share_text
+from gpuwatch.diagnose.advice import finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity, driving_thread, user_frame
 from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding, Frame, Severity
@@ -121,7 +121,7 @@ def _allocating(case: Case, account: Account) -> Finding | None:
         location=place,
         evidence=rows(
             case.stack_row("training thread allocates or frees GPU memory", Activity.ALLOCATING),
-            row("GPU memory used", _pct(e.mem_used_share), "%", "NVML", e.window_s),
+            row("GPU memory used", pct(e.mem_used_share), "%", "NVML", e.window_s),
             _line_row(case, place),
             *case.gpu_rows(),
         ),
@@ -223,8 +223,8 @@ def _launching(case: Case, account: Account) -> Finding | None:
             case.stack_row("training thread in the framework's code", Activity.LAUNCHING),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
             row("GPM windows with an idle GPU", 100 * account.idle_windows, "% of samples", "GPM", e.window_s),
-            row("SM occupancy", _pct(e.mean("occupancy")), "%", "GPM", e.window_s),
-            row("GPU memory used", _pct(e.mem_used_share), "%", "NVML", e.window_s),
+            row("SM occupancy", pct(e.mean("occupancy")), "%", "GPM", e.window_s),
+            row("GPU memory used", pct(e.mem_used_share), "%", "NVML", e.window_s),
             *case.gpu_rows(),
         ),
     )
@@ -290,7 +290,7 @@ def _compiling(case: Case, account: Account) -> Finding | None:
         case.stack_row("training thread imports modules", Activity.STARTING),
         *case.gpu_rows(),
     )
-    if starting > lost or account.held.get(Activity.COMPILING, 0.0) >= t.STARTUP_SHARE:
+    if starting > lost or account.held_in(Activity.COMPILING) >= t.STARTUP_SHARE:
         return finding(
             "warming_up",
             "The job is starting or compiling: the GPU has not much to do yet.",
@@ -380,7 +380,3 @@ def _waiting(case: Case, account: Account) -> Finding | None:
             *case.gpu_rows(),
         ),
     )
-
-
-def _pct(share: float | None) -> float | None:
-    return None if share is None else 100.0 * share

@@ -32,7 +32,7 @@ def _in_main(case: Case) -> Finding:
     account, e = case.account, case.evidence
     assert account is not None
     lost = account.lost_in(Activity.PREPARING_DATA)
-    held = account.held.get(Activity.PREPARING_DATA, 0.0)
+    held = account.held_in(Activity.PREPARING_DATA)
     advice = advise_workers(0, held, account.computing, e.host.cpus)
     place = account.location(Activity.PREPARING_DATA)
     return finding(
@@ -92,7 +92,7 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     account, e, view = case.account, case.evidence, case.workers
     assert account is not None
     count = len(e.workers)
-    held = sum(account.held.get(a, 0.0) for a in WAITS)
+    held = account.held_in(*WAITS)
     advice = advise_workers(count, held, account.computing, e.host.cpus, cores_per_worker=cores)
     # A sixteenth worker beside fifteen is no remedy either.
     few_more = advice.advised < count * t.WORTHWHILE

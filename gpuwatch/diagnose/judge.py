@@ -11,8 +11,8 @@ import msgspec
 
 from gpuwatch.diagnose import blind, device, gates, host, input, ranks, transfer
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.account import balance, moments, workers
-from gpuwatch.diagnose.advice import Bound, finding, gain_bound, row, rows, share_text
+from gpuwatch.diagnose.account import Moment, balance, moments, workers
+from gpuwatch.diagnose.advice import Bound, finding, gain_bound, pct, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Evidence, assemble
 from gpuwatch.diagnose.frames import Activity
@@ -33,22 +33,23 @@ def diagnose(
     ``ceilings``: what this machine's own probes have reached, by the names of ``gpuwatch.verdict.ceilings``.
     """
     evidence = assemble(observations, pid, device_indices, ceilings=ceilings)
-    steady_ns = steady_from(evidence)
+    found = moments(evidence)
+    steady_ns = steady_from(found)
     if steady_ns is None:
-        return judge(evidence)
+        return judge(evidence, found)
     left_out = (steady_ns - evidence.start_ns) / 1e9
-    diagnosis = judge(assemble(observations, pid, device_indices, since_ns=steady_ns, ceilings=ceilings))
+    steady = assemble(observations, pid, device_indices, since_ns=steady_ns, ceilings=ceilings)
+    diagnosis = judge(steady, moments(steady))
     note = f"the first {left_out:.0f} s were start-up or compilation and are left out"
     return msgspec.structs.replace(diagnosis, missing=(*diagnosis.missing, note))
 
 
-def steady_from(evidence: Evidence) -> int | None:
+def steady_from(found: Sequence[Moment]) -> int | None:
     """Where the steady state begins, on the clock of the evidence; None when the window is of one kind.
 
     Averages over phases name the wrong cause. A window that begins with imports or compilation and goes on for long
     enough without is judged from there; one that has them scattered all over has them as its cause.
     """
-    found = moments(evidence)
     warm = [m for m in found if m.doing.activity in (Activity.STARTING, Activity.COMPILING)]
     if not warm:
         return None
@@ -60,9 +61,9 @@ def steady_from(evidence: Evidence) -> int | None:
     return last
 
 
-def judge(evidence: Evidence) -> Diagnosis:
-    """The diagnosis that this evidence supports."""
-    case = Case(evidence, balance(evidence), workers(evidence))
+def judge(evidence: Evidence, found: Sequence[Moment]) -> Diagnosis:
+    """The diagnosis that this evidence, with its ``moments``, supports."""
+    case = Case(evidence, balance(evidence, found), workers(evidence))
     findings = _findings(case)
     return Diagnosis(
         pid=evidence.pid,
@@ -150,8 +151,8 @@ def _healthy(case: Case, lost: float) -> Finding:
         confidence=Confidence.HIGH if e.gpm and case.account else Confidence.MEDIUM,
         evidence=rows(
             *case.gpu_rows(),
-            row("tensor active", _pct(e.mean("tensor")), "%", "GPM", e.window_s),
-            row("DRAM", _pct(e.mean("dram")), "%", "GPM", e.window_s),
+            row("tensor active", pct(e.mean("tensor")), "%", "GPM", e.window_s),
+            row("DRAM", pct(e.mean("dram")), "%", "GPM", e.window_s),
         ),
     )
 
@@ -208,7 +209,3 @@ def _missing(case: Case) -> tuple[str, ...]:
     if account is not None and account.source_known < 0.5 and account.lost_in(Activity.USER_LINE) >= t.NAMED_FROM:
         notes.append("source lines could not be read: C calls on a line (.item(), numpy) cannot be told apart")
     return tuple(notes)
-
-
-def _pct(share: float | None) -> float | None:
-    return None if share is None else 100.0 * share

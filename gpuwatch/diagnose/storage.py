@@ -9,7 +9,7 @@ from statistics import fmean
 
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.advice import advise_workers, finding, place_text, row, rows, share_text
+from gpuwatch.diagnose.advice import advise_workers, finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.loader import WAITS, hot_row, queue_row
 from gpuwatch.model import Confidence, Finding
@@ -78,7 +78,7 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
             experiment="Read the same files twice: if the second pass is fast, the disk is the limit.",
         )  # fmt: skip
     count = len(e.workers)
-    held = sum(account.held.get(a, 0.0) for a in WAITS)
+    held = account.held_in(*WAITS)
     advice = advise_workers(count, held, account.computing, e.host.cpus, cpu_bound=False)
     return finding(
         "loader_storage_latency",
@@ -164,7 +164,7 @@ def shm_too_small(case: Case, lost: float) -> Finding:
         alternatives=("loader_collate_or_ipc",),
         experiment="Halve prefetch_factor: if the wait shrinks, shared memory is the limit.",
         evidence=rows(
-            row("/dev/shm used", 100 * e.host.shm_used_share if e.host.shm_used_share is not None else None, "%",
+            row("/dev/shm used", pct(e.host.shm_used_share), "%",
                 "statvfs", e.window_s),
             row("/dev/shm size", total / 2**20 if total is not None else None, "MiB", "statvfs", e.window_s),
             case.stack_row("training thread waits for a batch", *WAITS),

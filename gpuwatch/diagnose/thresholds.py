@@ -70,8 +70,6 @@ TENSOR_UNUSED = 0.02
 FP32_HEAVY = 0.25
 """fp32 GEMM reads 77 % on the FP32 pipe, bf16 ResNet-50 3 %."""
 THROTTLED_WINDOWS = 0.10
-POWER_CAP_CLOCK = 0.85
-"""Of the maximum: a bf16 GEMM under the 700 W cap runs at 0.77, which is how the card works, not a fault."""
 
 TENANT_CPU_CORES = 0.20
 """Another process on the GPU counts as a working tenant when its CPU is used or its stack launches."""
@@ -87,8 +85,6 @@ WORKER_HEADROOM = 1.25
 GIL_ELSEWHERE = 0.30
 """Share of samples in which another thread holds the interpreter lock. H200 set: at most 0.04."""
 SHM_FULL = 0.90
-SHM_SMALL_BYTES = 64 * 2**20
-"""Docker's default /dev/shm; one batch of 256 images of 224² as float32 is 154 MB."""
 SWAP_PSI_MEMORY_PCT = 5.0
 NEARLY_FULL_MEMORY = 0.97
 PYTHON_LINES = 4

@@ -55,7 +55,7 @@ def find(case: Case) -> list[Finding]:
             )
         ]
     if rate:
-        held = account.held.get(Activity.COPYING, 0.0)
+        held = account.held_in(Activity.COPYING)
         alone = gain_bound(held * (1.0 - min(1.0, rate / ceiling)))
         bound = Bound(bound.gain, f"{bound.basis}; with pinned memory but no overlap {units.factor_text(alone)}")
     return [

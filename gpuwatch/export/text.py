@@ -8,7 +8,7 @@ A cell is at most as wide as its column in 80 columns; only the command gives wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpuwatch import units
 from gpuwatch.export.reading import NodeView
@@ -140,18 +140,7 @@ def _notes(view: NodeView) -> Iterator[str]:
         for note in _device_notes(sample, view.age_s(sample)) if sample else ["no reading yet"]:
             told.setdefault(note, []).append(device.index)
     for note, indices in told.items():
-        yield f"GPU {_ranges(indices)}: {note}"
-
-
-def _ranges(indices: Iterable[int]) -> str:
-    """Ascending numbers as "0-3,5"."""
-    spans: list[list[int]] = []
-    for index in indices:
-        if spans and index == spans[-1][-1] + 1:
-            spans[-1].append(index)
-        else:
-            spans.append([index])
-    return ",".join(str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans)
+        yield f"GPU {units.ranges_text(indices)}: {note}"
 
 
 def _device_notes(sample: DeviceSample, age_s: float) -> Iterator[str]:
@@ -223,7 +212,7 @@ def _process_lines(view: NodeView, pid: int, on: dict[int, DeviceProcess]) -> It
     """A job that uses several GPUs is one process: its memory is the sum, unknown when one part is."""
     info, sample = view.infos.get(pid), view.processes.get(pid)
     yield _process_row(
-        _ranges(on),
+        units.ranges_text(on),
         str(pid),
         info.user if info else units.NA,
         units.bytes_text(_sum([process.mem_used_bytes for process in on.values()])),
@@ -249,7 +238,7 @@ def _sum(readings: Sequence[Num]) -> Num:
 
 def _verdicts(view: NodeView) -> Iterator[str]:
     for diagnosis in view.diagnoses:
-        subject = f"PID {diagnosis.pid}" if diagnosis.pid else f"GPU {_ranges(diagnosis.device_indices)}"
+        subject = f"PID {diagnosis.pid}" if diagnosis.pid else f"GPU {units.ranges_text(diagnosis.device_indices)}"
         yield f"why {subject}: {diagnosis.verdict.cause}: {diagnosis.verdict.summary}"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
@@ -120,13 +120,9 @@ class Writer:
         self._guard(self._file.close)
 
     def _append(self, line: bytes) -> None:
-        try:
-            self._file.write(line)
-        except OSError as exc:
-            raise CannotCreateError(f"cannot write {self._path}: {exc.strerror or exc}") from None
+        self._guard(lambda: self._file.write(line))
 
-    def _guard(self, action: object) -> None:
-        assert callable(action)
+    def _guard(self, action: Callable[[], object]) -> None:
         try:
             action()
         except OSError as exc:

@@ -22,7 +22,7 @@ from gpuwatch.verdict import baseline, fingerprint, quantities
 from gpuwatch.verdict.demands import demand_rows
 from gpuwatch.verdict.policy import Policy
 from gpuwatch.verdict.statistics import Difference, Interval, detectable_against, holm, prediction
-from gpuwatch.verdict.verdicts import Change, Judgement, Level, Row, Verdict, row
+from gpuwatch.verdict.verdicts import Change, Judgement, Level, Row, Verdict, placed, row
 
 SIGNIFICANT = 0.05
 """Of a comparison that somebody looks at."""
@@ -100,11 +100,6 @@ def failure(run: ProbeResult) -> tuple[Verdict | None, str]:
 def wrong_result(run: ProbeResult) -> bool:
     """Whether the probe says that the arithmetic was wrong, rather than the clock; the words are the probes'."""
     return run.status is ProbeStatus.INVALID and _WRONG.search(run.message) is not None
-
-
-def placed(one: Row, run: ProbeResult) -> Row:
-    """The row on the run's device."""
-    return msgspec.structs.replace(one, device=run.device, device_uuid=run.device_uuid)
 
 
 def check(base: Iterable[ProbeResult], new: Iterable[ProbeResult], settings: Settings, title: str = "") -> Judgement:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from gpuwatch.model import ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import fingerprint, quantities
-from gpuwatch.verdict.check import decide, failure, placed
+from gpuwatch.verdict.check import decide, failure
 from gpuwatch.verdict.statistics import (
     Interval,
     detectable_paired,
@@ -28,7 +28,7 @@ from gpuwatch.verdict.statistics import (
     t_test,
     theil_sen,
 )
-from gpuwatch.verdict.verdicts import LEVELS, Change, Judgement, Level, Row, Verdict, row
+from gpuwatch.verdict.verdicts import LEVELS, Change, Judgement, Level, Row, Verdict, placed, row
 
 LEAST_PAIRS = 3
 

@@ -17,7 +17,7 @@ from gpuwatch.errors import ConfigError
 from gpuwatch.model import ProbeResult, ProbeValue
 from gpuwatch.verdict import baseline, expectations, quantities
 from gpuwatch.verdict.policy import Amount, Policy, Rule
-from gpuwatch.verdict.verdicts import Row, Verdict, row
+from gpuwatch.verdict.verdicts import Row, Verdict, placed, row
 
 LEAST_SHARE = 0.01
 """Of the published ceiling: a lower demand is a slip."""
@@ -35,7 +35,7 @@ def demand_rows(runs: Iterable[ProbeResult], policy: Policy) -> list[Row]:
             value = next((value for value in results[-1].values if value.name == name), None)
             if value is None:
                 rows.append(
-                    _placed(row(probe, name, Verdict.MISSING, "the policy demands it, not measured"), results[-1])
+                    placed(row(probe, name, Verdict.MISSING, "the policy demands it, not measured"), results[-1])
                 )
                 continue
             found = median(baseline.medians(results, name) or [0.0])
@@ -60,7 +60,7 @@ def _unmet(run: ProbeResult, value: ProbeValue, found: float, rule: Rule) -> lis
                 before=limit,
                 after=found,
             )
-            rows.append(_placed(one, run))
+            rows.append(placed(one, run))
     return rows
 
 
@@ -78,7 +78,3 @@ def _limit(amount: Amount, run: ProbeResult, value: ProbeValue) -> float:
             " check the unit"
         )
     return limit
-
-
-def _placed(one: Row, run: ProbeResult) -> Row:
-    return msgspec.structs.replace(one, device=run.device, device_uuid=run.device_uuid)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from gpuwatch.model import ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import baseline, expectations, quantities
-from gpuwatch.verdict.check import failure, failures, placed
-from gpuwatch.verdict.verdicts import Judgement, Level, Row, Verdict
+from gpuwatch.verdict.check import failure, failures
+from gpuwatch.verdict.verdicts import Judgement, Level, Row, Verdict, placed
 
 
 def measured(results: Iterable[ProbeResult], strict: bool = False) -> Judgement:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
-from gpuwatch.model import Absent, ClocksEvent, DeviceSample, ProbeResult
+from gpuwatch.model import Absent, ClocksEvent, DeviceSample, ProbeResult, value_or
 from gpuwatch.verdict.quantities import judged
 
 _MEANS = (
@@ -44,7 +44,7 @@ def observed(samples: Sequence[DeviceSample]) -> dict[str, float]:
     """
     if not samples:
         return {}
-    loaded = [sample for sample in samples if _number(sample.gpu_util_pct, 0.0) >= _LOADED_PCT]
+    loaded = [sample for sample in samples if value_or(sample.gpu_util_pct, 0.0) >= _LOADED_PCT]
     span = loaded or list(samples)
     found: dict[str, float] = {"samples": float(len(samples)), "loaded_samples": float(len(loaded))}
     for name in _MEANS:
@@ -89,10 +89,6 @@ def with_observed(result: ProbeResult, samples: Iterable[DeviceSample]) -> Probe
         unit = rates[0].unit.removesuffix("/s").lower()
         seen[f"energy_per_{unit}_j"] = seen["power_w"] / rates[0].median
     return msgspec.structs.replace(result, observed=seen) if seen else result
-
-
-def _number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, (int, float)) else default
 
 
 def _values(samples: Iterable[DeviceSample], name: str) -> list[float]:

@@ -11,8 +11,6 @@ import re
 from gpuwatch.verdict.report_text import figure, percent
 from gpuwatch.verdict.verdicts import NAGIOS, Judgement, Row
 
-_WORST_FIRST = ("critical", "warn", "unknown", "skip", "ok", "note")
-
 
 def exit_code(code: int) -> int:
     """A plugin's exit code: 0, 1, 2, and 3 for everything else."""

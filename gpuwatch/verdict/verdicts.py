@@ -10,7 +10,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+import msgspec
 from msgspec import Struct
+
+from gpuwatch.model import ProbeResult
 
 
 class Level(enum.StrEnum):
@@ -176,3 +179,8 @@ def overall(levels: Iterable[Level], strict: bool = False) -> Level:
     present = set(levels) - {Level.NOTE}
     order = [Level.CRITICAL, Level.WARN, Level.UNKNOWN, *([Level.SKIP, Level.OK] if strict else [Level.OK, Level.SKIP])]
     return next((level for level in order if level in present), Level.UNKNOWN)
+
+
+def placed(one: Row, run: ProbeResult) -> Row:
+    """The row on the run's device."""
+    return msgspec.structs.replace(one, device=run.device, device_uuid=run.device_uuid)
