@@ -18,6 +18,7 @@ from gpuwatch.collect.nvml_fields import (
     INSUFFICIENT_SIZE,
     NOT_FOUND,
     PERMANENT_CODES,
+    VALUE_MEMBERS,
     absent_for,
 )
 from gpuwatch.collect.tiers import Pace, Tier
@@ -27,7 +28,6 @@ POWER: Final = 0
 UTILIZATION: Final = 1
 """nvmlSamplingType_t."""
 _LIMITS: Final = {POWER: MAX_MILLIWATT, UTILIZATION: MAX_PCT}
-_MEMBERS: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
 _DEFAULT_LENGTH: Final = 128
 _HEADROOM: Final = 2
@@ -165,7 +165,7 @@ class SampleBuffer:
                 if code in PERMANENT_CODES:
                     self._never = absent_for(code)
                 return absent_for(code)
-            member = _MEMBERS.get(value_type.value, "uiVal")
+            member = VALUE_MEMBERS.get(value_type.value, "uiVal")
             found += [(int(s.timeStamp), int(getattr(s.sampleValue, member))) for s in array[: count.value]]
             newest = max((stamp for stamp, _ in found), default=seen_us)
             # A full array may have been cut off by the driver: what follows is asked for.
@@ -174,24 +174,10 @@ class SampleBuffer:
             seen_us = newest
 
     def _call(self, seen_us: int, value_type: Any, count: Any, array: Any) -> int:
-        """The return code, whatever the binding raises."""
-        arguments = (
-            self._handle,
-            self._kind,
-            ctypes.c_ulonglong(seen_us),
-            ctypes.byref(value_type),
-            ctypes.byref(count),
-            array,
-        )
-        function = self._calls.n._nvmlGetFunctionPointer
-        try:
-            code = int(self._calls.timed(lambda: function("nvmlDeviceGetSamples")(*arguments)))
-        except Exception as exc:
-            code = self._calls.code_of(exc)
-            if code == 0:
-                raise
-        self._calls.heard(code)
-        return code
+        """The return code. Raises GoneError, and what no code stands for."""
+        stamp = ctypes.c_ulonglong(seen_us)
+        references = ctypes.byref(value_type), ctypes.byref(count)
+        return self._calls.code("nvmlDeviceGetSamples", self._handle, self._kind, stamp, *references, array)
 
     def _prepared(self) -> Any:
         """The kept array, as long as the driver says that its ring is, and some more."""

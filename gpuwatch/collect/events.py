@@ -88,8 +88,6 @@ class EventWatcher(threading.Thread):
         self._retry_ns = clock() + _RETRY_NS
         self.registered: dict[int, int] = {}
         """Device index to the event bits that this GPU can report and that are waited for."""
-        self.waits = 0
-        """Waits so far: a lost GPU must not make them many."""
 
     @property
     def busy(self) -> bool:
@@ -145,7 +143,6 @@ class EventWatcher(threading.Thread):
 
     def step(self) -> float | None:
         """One wait. Returns how long to pause before the next, None when there is no point in another."""
-        self.waits += 1
         try:
             event = self._n.nvmlEventSetWait_v2(self._set, WAIT_MS)
         except Exception as exc:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gpuwatch.collect.field_ids import AUTO, I32, Field, Version, known_to
-from gpuwatch.collect.nvml_calls import Calls
-from gpuwatch.collect.nvml_fields import INVALID_ARGUMENT, PERMANENT_CODES, absent_for
+from gpuwatch.collect.nvml_calls import Calls, GoneError
+from gpuwatch.collect.nvml_fields import INVALID_ARGUMENT, PERMANENT_CODES, VALUE_MEMBERS, absent_for
 from gpuwatch.model import NOT_SUPPORTED, Absent, Int, Reason
-
-_MEMBERS: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
 
 class FieldBatch:
@@ -36,15 +34,13 @@ class FieldBatch:
         if not self._fields:
             return found
         fields, array = self._fields, self._array
-        call = self._calls.n._nvmlGetFunctionPointer
         try:
-            code = self._calls.timed(lambda: call("nvmlDeviceGetFieldValues")(self._handle, len(fields), array))
+            code = self._calls.code("nvmlDeviceGetFieldValues", self._handle, len(fields), array)
+        except GoneError:
+            raise
         except Exception as exc:
-            code = self._calls.code_of(exc)
-            if code == 0:
-                failed = Absent(Reason.ERROR, f"{type(exc).__name__}: {exc}"[:200])
-                return found | dict.fromkeys((f.name for f in fields), failed)
-        self._calls.heard(code)
+            failed = Absent(Reason.ERROR, f"{type(exc).__name__}: {exc}"[:200])
+            return found | dict.fromkeys((f.name for f in fields), failed)
         if code != 0:
             if code in PERMANENT_CODES:
                 self._drop({f.name: absent_for(code) for f in fields})
@@ -77,7 +73,7 @@ def _value(entry: Any, field: Field) -> Int:
     if entry.nvmlReturn != 0:
         return NOT_SUPPORTED if _permanent(entry.nvmlReturn) else absent_for(entry.nvmlReturn)
     kind = entry.valueType if field.kind == AUTO else field.kind
-    member = _MEMBERS.get(kind)
+    member = VALUE_MEMBERS.get(kind)
     if member is None:
         return Absent(Reason.OUT_OF_RANGE, f"value type {kind}")
     raw = getattr(entry.value, member)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from gpuwatch.collect.nvml_calls import MAX_MILLIWATT
 from gpuwatch.model import Absent, Text
 
 ALL_LINKS: Final = 0xFFFFFFFF
@@ -40,14 +41,13 @@ class Field(NamedTuple):
     """Above this the driver has answered garbage; 0: any value can be true."""
 
 
-_MAX_MILLIWATT: Final = 20_000_000
 _RENUMBERED: Final = (580, 82)
 _FIRST: Final = (575, 51)
 
 MOVING: Final = (
-    Field("power_avg_mw", 185, limit=_MAX_MILLIWATT),
-    Field("power_instant_mw", 186, limit=_MAX_MILLIWATT),
-    Field("power_memory_mw", 186, MEMORY_SCOPE, limit=_MAX_MILLIWATT),
+    Field("power_avg_mw", 185, limit=MAX_MILLIWATT),
+    Field("power_instant_mw", 186, limit=MAX_MILLIWATT),
+    Field("power_memory_mw", 186, MEMORY_SCOPE, limit=MAX_MILLIWATT),
     # Driver 545 says "double" and fills the integer.
     Field("mem_temp_c", 82, kind=U32, limit=200),
     Field("throttle_power_cap", 74),
@@ -112,9 +112,9 @@ COUNTERS: Final = (
 """What changes once in a long while. Names are those of DeviceHealth."""
 
 LIMITS: Final = (
-    Field("power_limit_min_mw", 187, limit=_MAX_MILLIWATT),
-    Field("power_limit_max_mw", 188, limit=_MAX_MILLIWATT),
-    Field("power_limit_default_mw", 189, limit=_MAX_MILLIWATT),
+    Field("power_limit_min_mw", 187, limit=MAX_MILLIWATT),
+    Field("power_limit_max_mw", 188, limit=MAX_MILLIWATT),
+    Field("power_limit_default_mw", 189, limit=MAX_MILLIWATT),
     # Offsets, not temperatures: read as unsigned, −8 would be 4294967288.
     Field("tlimit_shutdown_c", 193, kind=I32, limit=200),
     Field("tlimit_slowdown_c", 194, kind=I32, limit=200),

@@ -100,7 +100,6 @@ class NodeSource:
         self._events: EventWatcher | None = None
         self._low_demand = False
         self._threads: list[threading.Thread] = []
-        self._opener: threading.Thread | None = None
         self._inventory: Inventory | None = None
         self._pids: dict[int, tuple[int, ...]] = {}
         self._infos: dict[int, ProcessInfo] = {}

@@ -16,11 +16,9 @@ from gpuwatch.collect.events import EmitEvent, EventWatcher
 from gpuwatch.collect.gpm import GpmGate
 from gpuwatch.collect.nvml_calls import Calls, Clock, text
 from gpuwatch.collect.nvml_fields import NO_BINDING_HINT, NO_DEVICES_HINT, WRONG_BINDING_HINT, driver_state_for
-from gpuwatch.collect.nvml_identity import UNREADABLE, Identity, unreadable
+from gpuwatch.collect.nvml_identity import Identity, unreadable
 from gpuwatch.collect.nvml_reader import DeviceReader
 from gpuwatch.model import Absent, Device, DriverState, Reason, Text
-
-__all__ = ["UNREADABLE", "DriverFacts", "Nvml"]
 
 IDENTIFY_S: Final = 0.8
 """Asking one GPU what it is takes some milliseconds; one that takes longer must not hide the others."""

@@ -89,6 +89,18 @@ class Calls:
         if self._gone >= 2 and not self.answered:
             raise GoneError(absent_for(code))
 
+    def code(self, symbol: str, *arguments: Any) -> int:
+        """The return code of one of the library's own functions. Raises GoneError, and what no code stands for."""
+        function = self.n._nvmlGetFunctionPointer
+        try:
+            code = int(self.timed(lambda: function(symbol)(*arguments)))
+        except Exception as exc:
+            code = self.code_of(exc)
+            if code == 0:
+                raise
+        self.heard(code)
+        return code
+
     def odd(self, what: str, exc: Exception) -> None:
         """Log once for each ``what`` that reading it failed in a way that no driver answer explains."""
         if what not in self._odd:

@@ -38,14 +38,17 @@ PERMANENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND})
 FALLBACK_CODES: Final = frozenset({FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 """An older driver without this call, or with an older struct: the older call is tried."""
 
+VALUE_MEMBERS: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+"""nvmlValueType_t to the member of nvmlValue_t that holds the number."""
+
 _REASONS: Final = {
     NOT_SUPPORTED: Reason.NOT_SUPPORTED,
     FUNCTION_NOT_FOUND: Reason.NOT_SUPPORTED,
     26: Reason.NOT_SUPPORTED,  # deprecated and removed
     NO_PERMISSION: Reason.NO_PERMISSION,
-    6: Reason.NOT_FOUND,
+    NOT_FOUND: Reason.NOT_FOUND,
     21: Reason.NOT_FOUND,  # no data
-    10: Reason.TIMEOUT,
+    TIMEOUT: Reason.TIMEOUT,
     GPU_IS_LOST: Reason.LOST,
     RESET_REQUIRED: Reason.LOST,
     GPU_NOT_FOUND: Reason.LOST,

@@ -55,11 +55,6 @@ class CpuTimes(NamedTuple):
     iowait: int
     steal: int
 
-    @property
-    def total(self) -> int:
-        """All ticks; stolen ones belong to the total though nobody here used them."""
-        return self.busy + self.idle + self.iowait + self.steal
-
 
 class PressureTotals(NamedTuple):
     """Cumulative microseconds of a PSI file; ``full`` is None where the kernel has no such line."""

@@ -17,11 +17,12 @@ from gpuwatch.collect.nvml_calls import MAX_PCT, Calls
 from gpuwatch.collect.nvml_fields import (
     INSUFFICIENT_SIZE,
     NOT_FOUND,
+    NOT_SUPPORTED,
     PERMANENT_CODES,
     VERSION_MISMATCH,
     absent_for,
 )
-from gpuwatch.model import NOT_READ, NOT_SUPPORTED, Absent, Int, ProcessUtil, Reason
+from gpuwatch.model import NOT_READ, Absent, Int, ProcessUtil, Reason
 
 _INFO_VERSION: Final = 0x01000018
 _LENGTH: Final = 128
@@ -84,7 +85,7 @@ class ProcessUtilReader:
                 return code
             # Blackwell answers only the newer call, drivers before 550 only the older one.
             del self._ways[0]
-        return 3
+        return NOT_SUPPORTED
 
     def _ask_newer(self, since_us: int) -> int:
         n = self._calls.n
@@ -93,7 +94,7 @@ class ProcessUtilReader:
             array = (n.c_nvmlProcessUtilizationInfo_v1_t * self._length)()
             request.version, request.processSamplesCount = _INFO_VERSION, self._length
             request.lastSeenTimeStamp, request.procUtilArray = since_us, array
-            code = self._call("nvmlDeviceGetProcessesUtilizationInfo", self._handle, ctypes.byref(request))
+            code = self._calls.code("nvmlDeviceGetProcessesUtilizationInfo", self._handle, ctypes.byref(request))
             count = int(request.processSamplesCount)
             if code != INSUFFICIENT_SIZE:
                 break
@@ -107,22 +108,11 @@ class ProcessUtilReader:
             array = (n.c_nvmlProcessUtilizationSample_t * self._length)()
             count = ctypes.c_uint(self._length)
             arguments = (self._handle, array, ctypes.byref(count), ctypes.c_ulonglong(since_us))
-            code = self._call("nvmlDeviceGetProcessUtilization", *arguments)
+            code = self._calls.code("nvmlDeviceGetProcessUtilization", *arguments)
             if code != INSUFFICIENT_SIZE:
                 break
             self._length = min(_MAX_LENGTH, max(count.value, self._length) * 2)
         self._entries = [_entry(e) for e in array[: min(count.value, len(array))]] if code == 0 else []
-        return code
-
-    def _call(self, symbol: str, *arguments: Any) -> int:
-        function = self._calls.n._nvmlGetFunctionPointer
-        try:
-            code = int(self._calls.timed(lambda: function(symbol)(*arguments)))
-        except Exception as exc:
-            code = self._calls.code_of(exc)
-            if code == 0:
-                raise
-        self._calls.heard(code)
         return code
 
 
@@ -151,6 +141,3 @@ def _util(pid: int, entry: _Entry | None) -> ProcessUtil:
 
 def _pct(value: int) -> Int:
     return value if value <= MAX_PCT else Absent(Reason.OUT_OF_RANGE, str(value))
-
-
-ABSENT: Final[Utils] = ((), NOT_SUPPORTED)

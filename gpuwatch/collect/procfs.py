@@ -62,11 +62,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class _Process:
     """What is remembered of a process between ticks."""
 
-    __slots__ = ("cpu_ns", "info", "kept", "last", "mono_ns", "names", "ppid", "reads", "start_ticks")
+    __slots__ = ("cpu_ns", "info", "kept", "last", "mono_ns", "names", "reads", "start_ticks")
 
     def __init__(self, start_ticks: int) -> None:
         self.start_ticks = start_ticks
-        self.ppid = 0
         self.names = roles.Names("", "", ())
         self.info: ProcessInfo | None = None
         self.reads = 0
@@ -184,7 +183,6 @@ class ProcessReader:
         """
         process = self._known[pid]
         process.reads += 1
-        process.ppid = stat.ppid
         if process.reads > 2 and process.names.comm == stat.comm:
             return
         try:
