@@ -17,12 +17,12 @@ dies (shared memory too small) is a failure, not a slow result. The worker count
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import device, harness, images, stats
+from . import device, disk, harness, images, stats
 from .report import ProbeError, Report
 
 NAME = "dataloader"
@@ -51,15 +51,6 @@ def parse_size(text: str) -> int:
     return int(text)
 
 
-def shm_free_bytes(path: str = SHM) -> int:
-    """Free shared memory; 0 where there is none."""
-    try:
-        state = os.statvfs(path)
-    except OSError:
-        return 0
-    return state.f_bavail * state.f_frsize
-
-
 def allowed_workers(cores: int, free_bytes: int, batch_bytes: int) -> int:
     """Workers whose prefetched batches, and one in hand, fill at most half of the free shared memory."""
     each = (PREFETCH + 1) * batch_bytes
@@ -78,7 +69,7 @@ def run(
     say("making images")
     dataset = images.SyntheticImages(side, jpeg)
     cores = device.usable_cpus()
-    most = allowed_workers(cores, shm_free_bytes(), BATCH * 3 * side * side)
+    most = allowed_workers(cores, disk.free_bytes(Path(SHM)), BATCH * 3 * side * side)
     if most < cores:
         report.notes.append(f"{most} workers at most instead of {cores}: shared memory ({SHM}) is too small")
     report.settings.update(

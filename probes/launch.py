@@ -27,8 +27,6 @@ SECONDS = {"cuda": 0.5, "cpu": 0.3}
 QUEUED = 200
 """Launches of one sample: far below the thousand or so at which the driver's queue blocks."""
 GRAPH_NODES = 100
-EXACT = 1 << 24
-"""Up to here fp32 counts in steps of one."""
 
 
 class Counter:

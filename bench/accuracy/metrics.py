@@ -5,7 +5,6 @@ Owns: the arithmetic. Refuses: knowing what a cause is.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
@@ -63,12 +62,6 @@ def stable_from(answers: Sequence[tuple[float, str]]) -> float | None:
             break
         since = at
     return since if since != answers[-1][0] else None
-
-
-def advised_workers(remedy: str) -> int:
-    """The worker count that a remedy names; 0 when it names none."""
-    found = re.search(r"num_workers=(\d+)", remedy)
-    return int(found[1]) if found else 0
 
 
 WORKERS_ALIKE = 1.34

@@ -18,7 +18,7 @@ from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.model import Diagnosis, Observation, ProcessTick, Role, Severity, StackSample
 from gpuwatch.model import Standing as FindingStanding
 from gpuwatch.replay.player import instant_ns, load
-from probes.faults.cases import remedy, table
+from probes.faults.cases import advised_workers, remedy, table
 
 CLAIM_NOTHING = (UNATTRIBUTED,)
 FIRST_S, STEP_S = 2.0, 1.0
@@ -127,7 +127,7 @@ def advice(run: Run, diagnosis: Diagnosis) -> tuple[float | None, float | None]:
     twins = [(t.change, t.rate) for t in run.twins if t.rate is not None and "+" not in t.name]
     if not twins:
         return None, None
-    workers = metrics.advised_workers(diagnosis.verdict.remedy)
+    workers = advised_workers(diagnosis.verdict.remedy)
     change = remedy(diagnosis.verdict.cause, workers, run.cpus)
     after = metrics.rate_after(change, run.plan, run.fault.rate, twins)
     return after, max(run.fault.rate, *(rate for _, rate in twins))

@@ -18,7 +18,7 @@ from gpuwatch.client.state import NodeState
 from gpuwatch.model import Absent, Device
 from gpuwatch.tui import bursts, chart, columns, facts, marks
 from gpuwatch.tui.marks import AXIS, window_text
-from gpuwatch.tui.overview import gpu_row, part_of
+from gpuwatch.tui.overview import part_of, troubles
 from gpuwatch.tui.selection import ViewOptions, selected_device
 from gpuwatch.tui.series import Curve, Past, ceilings, past_of
 from gpuwatch.tui.text import Row, Span, between, clean, fit, flow, row_width, rule
@@ -110,17 +110,8 @@ def _head(state: NodeState, device: Device, options: ViewOptions, width: int) ->
     title = f"GPU {device.index}: {columns.short_name(clean(device.name))}{part_of(state, device)}"
     title += f"  {clean(device.pci_bus_id)}"
     sample = state.devices.get(device.index)
-    about: list[Span] = []
-    if sample is None:
-        about.append(("waiting for the first sample", "accent"))
-    else:
-        gpu = gpu_row(state, device)
-        if gpu.stale:
-            about.append((f"no reading for {units.seconds_text(gpu.age_s)}: its driver call does not return", "warn"))
-        if columns.proxy(sample):
-            about.append(("* NVML utilization: a kernel was resident; says little", "warn"))
-        about += [(text, "warn") for text in facts.absences(device, sample)]
-        about += facts.throttle(sample)
+    about = troubles(state, device)
+    if sample is not None:
         for name, text in (
             ("busy", units.pct_text(sample.busy_pct)),
             ("SM", units.pct_text(sample.sm_active_pct)),

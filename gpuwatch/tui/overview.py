@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpuwatch import units
 from gpuwatch.client.state import STALE_AFTER_PERIODS, NodeState
-from gpuwatch.model import Absent, Device, DeviceSample, Severity
+from gpuwatch.model import Device, DeviceSample, Severity
 from gpuwatch.tui import chart, columns, diagnosis, facts
 from gpuwatch.tui.selection import (
     Job,
@@ -19,10 +19,10 @@ from gpuwatch.tui.selection import (
     diagnosis_of,
     in_order,
     jobs,
-    jobs_on,
     selected_device,
     selected_job,
 )
+from gpuwatch.tui.series import value_of
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, rule, selected
 
 _CHART_WINDOWS_S = (60, 120, 300, 600)
@@ -48,19 +48,44 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[
     return [*out, *detail, *plot, *verdicts, *[()] * (chart_lines - len(plot)), *host]
 
 
-def gpu_row(state: NodeState, device: Device) -> columns.GpuRow:
-    """What the table shows of one GPU. Its age is behind the others': a silent daemon is the banner's to tell."""
+def gpu_row(state: NodeState, device: Device, everyone: Sequence[Job]) -> columns.GpuRow:
+    """What the table shows of one GPU; ``everyone`` is ``jobs(state)``. Its age is behind the others': a silent daemon
+    is the banner's to tell."""
     sample = state.devices.get(device.index)
-    age_s = state.age_ns(sample) / 1e9 if sample is not None else 0.0
-    on_it = [job.main for job in jobs_on(state, device.index) if job.main is not None]
+    age_s = _age_s(state, sample)
+    on_it = [job.main for job in everyone if device.index in job.device_indices and job.main is not None]
     return columns.GpuRow(
         device,
         sample,
         age_s,
-        stale=age_s > STALE_AFTER_PERIODS * state.period_s,
+        stale=_is_stale(state, age_s),
         users=tuple(dict.fromkeys(clean(main.user) for main in on_it)),
         commands=tuple(clean(main.command) for main in on_it),
     )
+
+
+def _age_s(state: NodeState, sample: DeviceSample | None) -> float:
+    return state.age_ns(sample) / 1e9 if sample is not None else 0.0
+
+
+def _is_stale(state: NodeState, age_s: float) -> bool:
+    return age_s > STALE_AFTER_PERIODS * state.period_s
+
+
+def troubles(state: NodeState, device: Device) -> list[Span]:
+    """What to know before believing a GPU's readings: their age, what stands in for another, is absent, holds back."""
+    sample = state.devices.get(device.index)
+    if sample is None:
+        return [("waiting for the first sample", "accent")]
+    about: list[Span] = []
+    age_s = _age_s(state, sample)
+    if _is_stale(state, age_s):
+        about.append((f"no reading for {units.seconds_text(age_s)}: its driver call does not return", "warn"))
+    if columns.proxy(sample):
+        about.append(("* NVML utilization: a kernel was resident; says little", "warn"))
+    about += [(text, "warn") for text in facts.absences(device, sample)]
+    about += facts.throttle(sample)
+    return about
 
 
 def _table(state: NodeState, options: ViewOptions, width: int, lines: int) -> list[Row]:
@@ -71,11 +96,12 @@ def _table(state: NodeState, options: ViewOptions, width: int, lines: int) -> li
     chosen = selected_device(state, options)
     at = next(i for i, device in enumerate(devices) if device.index == chosen)
     first = min(max(0, at - lines // 2), len(devices) - lines)
+    everyone = jobs(state)
     out = [columns.header(layout, width, glyphs)]
     if lines < len(devices):
         out = [between(out[0][:1], ((f"{first + 1}-{first + lines} of {len(devices)} ", "head"),), width)]
     for device in devices[first : first + lines]:
-        gpu = replace(gpu_row(state, device), branch=branches[device.index])
+        gpu = replace(gpu_row(state, device, everyone), branch=branches[device.index])
         line = columns.row(gpu, layout, width, glyphs, is_selected=device.index == chosen)
         if gpu.stale:
             line = tuple((text, role if role == "warn" else "dim") for text, role in line)
@@ -112,18 +138,9 @@ def _detail(state: NodeState, options: ViewOptions, width: int, lines: int) -> l
     if device is None:
         return []
     sample = state.devices.get(device.index)
-    about: list[Span] = []
-    if sample is None:
-        about.append(("waiting for the first sample", "accent"))
-    else:
-        gpu = gpu_row(state, device)
-        if gpu.stale:
-            about.append((f"no reading for {units.seconds_text(gpu.age_s)}: its driver call does not return", "warn"))
-        if columns.proxy(sample):
-            about.append(("* NVML utilization: a kernel was resident; says little", "warn"))
-        about.extend((text, "warn") for text in facts.absences(device, sample))
-        about.extend(facts.throttle(sample))
-        about.extend(facts.more(sample))
+    about = troubles(state, device)
+    if sample is not None:
+        about += facts.more(sample)
     about.append((f"{clean(device.name)}{part_of(state, device)} {clean(device.pci_bus_id)}", "dim"))
     return flow(f" GPU {device.index} ", about, width, lines, options.glyphs)
 
@@ -141,6 +158,7 @@ def _charts(state: NodeState, options: ViewOptions, width: int, lines: int) -> l
 
 
 _SERIES = {"busy": "busy", "sm": "SM active", "tensor": "tensor", "dram": "DRAM"}
+_READINGS = {"busy": "busy_pct", "sm": "sm_active_pct", "tensor": "tensor_active_pct", "dram": "dram_active_pct"}
 
 
 def _chart(
@@ -157,7 +175,10 @@ def _chart(
     step_ns = chart.bucket_ns(window_s, dots, state.period_s)
     shown_s = step_ns * dots / 1e9
     hold_ns = int(STALE_AFTER_PERIODS * state.period_s * 1e9)
-    points = {name: _points(samples, name) for name in series}
+    points = {
+        name: [(s.mono_ns, value) for s in samples if (value := value_of(s, _READINGS[name])) is not None]
+        for name in series
+    }
     # A young history grows from the left: nothing that is drawn has to move until the window is full.
     right_ns = max(end_ns, samples[0].mono_ns + step_ns * (dots - 1)) if samples else 0
     data = {name: chart.resample(points[name], right_ns, step_ns, dots, hold_ns, end_ns) for name in series}
@@ -175,20 +196,6 @@ def _chart(
     if not any(points.values()) and len(out) > 1:
         why = "no counters to draw: this GPU has no GPM" if samples else "waiting for the first sample"
         out[1 + len(plot) // 2] = ((" " * _AXIS + why, "dim"),)
-    return out
-
-
-def _points(samples: tuple[DeviceSample, ...], name: str) -> list[chart.Point]:
-    out: list[chart.Point] = []
-    for sample in samples:
-        value = {
-            "busy": sample.gpu_util_pct if columns.proxy(sample) else sample.busy_pct,
-            "sm": sample.sm_active_pct,
-            "tensor": sample.tensor_active_pct,
-            "dram": sample.dram_active_pct,
-        }[name]
-        if not isinstance(value, Absent):
-            out.append((sample.mono_ns, value))
     return out
 
 

@@ -123,11 +123,6 @@ def selected_device(state: NodeState, options: ViewOptions) -> int | None:
     return options.device if options.device in indices else indices[0]
 
 
-def jobs_on(state: NodeState, device_index: int | None) -> tuple[Job, ...]:
-    """The jobs that hold this GPU."""
-    return tuple(job for job in jobs(state) if device_index in job.device_indices)
-
-
 def selected_job(state: NodeState, options: ViewOptions) -> Job | None:
     """The job that ``d`` would diagnose; with pid 0 when the selected GPU has no process."""
     everyone = jobs(state)

@@ -7,6 +7,7 @@ Severities are measured in the end (see ``bench/accuracy``); mild, medium and se
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +94,12 @@ REMEDIES: dict[str, str] = {
     "model_on_cpu": "on_gpu",
 }
 """What the remedy of a cause's finding changes in a plan."""
+
+
+def advised_workers(remedy: str) -> int:
+    """The worker count that a remedy names; 0 when it names none."""
+    found = re.search(r"num_workers=(\d+)", remedy)
+    return int(found[1]) if found else 0
 
 
 def remedy(cause: str, workers: int = 0, cpus: int = CPUS) -> Values:

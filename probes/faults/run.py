@@ -134,9 +134,9 @@ class Runner:
             finding = json.loads(done.stdout)["diagnoses"][0]["findings"][0]
         except (ValueError, KeyError, IndexError):
             return {}
-        workers = re.search(r"num_workers=(\d+)", finding["remedy"])
-        result["advice"] = {"cause": finding["cause"], "workers": int(workers.group(1)) if workers else 0}
-        return table.remedy(finding["cause"], result["advice"]["workers"], self.cpus)
+        workers = table.advised_workers(finding["remedy"])
+        result["advice"] = {"cause": finding["cause"], "workers": workers}
+        return table.remedy(finding["cause"], workers, self.cpus)
 
     def _twin(self, stage: Stage, case: table.Case, role: str, name: str, change: Values) -> Values:
         twin: Values = {"role": role, "name": name, "change": change, "rate": None}

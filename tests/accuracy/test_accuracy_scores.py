@@ -12,6 +12,7 @@ from bench.accuracy.__main__ import main
 from bench.accuracy.labels import Run, Speed, Standing, Twin, label, read, severity
 from bench.accuracy.score import leading_cause
 from gpuwatch.errors import EXIT_HEALTHY
+from probes.faults import cases
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 
@@ -81,8 +82,8 @@ def test_advice_that_changes_nothing_gains_nothing_and_untried_advice_is_not_gue
 
 
 def test_the_worker_count_is_read_from_the_remedy() -> None:
-    assert metrics.advised_workers("num_workers=15 (now 1). Because") == 15
-    assert metrics.advised_workers("Use CUDA graphs.") == 0
+    assert cases.advised_workers("num_workers=15 (now 1). Because") == 15
+    assert cases.advised_workers("Use CUDA graphs.") == 0
 
 
 def test_no_alarm_in_a_few_runs_proves_little() -> None:
