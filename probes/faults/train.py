@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +88,15 @@ class Job:
         if plan.net == "none":
             self.channel.say(ready=True)
             return self.channel.hear(wait=True) or {"stop": 1}
-        over = threading.Event()
+        loop, over = Loop(self, plan), threading.Event()
         helpers = [threading.Thread(target=_helper, args=(over, plan.side_duty)) for _ in range(plan.side_threads)]
         try:
-            for helper in helpers:
-                helper.start()
-            return Loop(self, plan).go()
+            return loop.go(helpers)
         finally:
             over.set()
             for helper in helpers:
-                helper.join()
+                if helper.ident is not None:
+                    helper.join()
 
     def _settle(self, plan: Plan) -> None:
         """What exists before the loop: memory held on the device, objects on the heap, a lock."""
@@ -136,8 +136,9 @@ class Loop:
             x, _ = next(data.batches(Plan(**{**vars(plan), "source": "resident"}), job.folder, job.files))
             self.call = torch.cuda.make_graphed_callables(self.net, (x.clone(),))
 
-    def go(self) -> dict[str, Any]:
-        """Train until a message comes."""
+    def go(self, helpers: Sequence[threading.Thread] = ()) -> dict[str, Any]:
+        """Train until a message comes. ``helpers`` start after the first step: beside a thread that never gives the
+        interpreter up, each of the thousands of file reads of torch's late imports would wait 5 ms for it."""
         channel, plan = self.job.channel, self.plan
         # A job that cannot make a single step is ready as well: its context is there.
         if plan.device != "cpu":
@@ -149,6 +150,9 @@ class Loop:
                 if message is not None:
                     return message
                 self.turn()
+                if self.steps == 1:
+                    for helper in helpers:
+                        helper.start()
                 now = time.monotonic()
                 if now - self.told >= REPORT_S or self.steps <= WARM_STEPS:
                     self.told = now
