@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from diagnose import builders as b
+from gpuwatch import hook
 from gpuwatch.diagnose.evidence import assemble
 from gpuwatch.diagnose.judge import diagnose
-from gpuwatch.diagnose.steps import step_times
+from gpuwatch.diagnose.steps import in_next, step_times
 from gpuwatch.export.diagnosis_text import diagnosis_lines, diagnosis_markdown, steps_text
 from gpuwatch.model import NOT_READ, Diagnosis, Frame, Observation, StepReport, StepTimes
 
@@ -132,6 +133,21 @@ def test_the_hook_is_never_the_line_to_change(file: str) -> None:
                    b.stacks([(waiting, False)] * 3 + [(b.LAUNCHING, True)] * 2), reports(0.6))  # fmt: skip
     assert found.verdict.location is not None
     assert found.verdict.location.file == "/home/ann/fit.py"
+
+
+def test_the_frame_that_the_diagnosis_knows_is_the_hooks_own() -> None:
+    generator = hook.watch(iter([1]))
+    own = Frame(generator.__name__, hook.__file__, 1)  # type: ignore[attr-defined]
+    assert in_next((own,))
+    assert not in_next((Frame("step", hook.__file__, 1), Frame("_measured", "/home/ann/fit.py", 1)))
+
+
+def test_without_stacks_the_jobs_figures_are_told_all_the_same() -> None:
+    found = judged(b.gpu([0, 0, 0, 50, 50]), b.ticks(b.process(PID, 0.4), [b.process(5001, 1.0)]), reports(0.75))
+    assert found.account == ()
+    assert found.steps is not None
+    assert not found.steps.in_account
+    assert "75 % of the time; measured by the job itself" in " ".join(" ".join(diagnosis_lines(found)).split())
 
 
 # ------------------------------------------------------------------ which loop, which window
