@@ -103,11 +103,11 @@ def _tensor(case: Case) -> Finding | None:
     sm, tensor, fp32 = e.mean("sm"), e.mean("tensor"), e.mean("fp32")
     if sm is None or tensor is None or fp32 is None:
         return None
-    if sm < 0.6 or tensor >= t.TENSOR_UNUSED or fp32 < t.FP32_HEAVY:
+    if sm < 0.6 or fp32 < t.FP32_HEAVY or tensor >= t.TENSOR_UNUSED * fp32:
         return None
     return finding(
         "tensor_cores_unused",
-        f"The FP32 units work {share_text(fp32)} of the time and the tensor cores hardly at all.",
+        f"The FP32 units work {share_text(fp32)} of the time and the tensor cores {share_text(tensor)}.",
         0.0,
         Bound(1.0, "the GPU is not idle; what tensor cores give depends on the share of matrix products"),
         severity=Severity.WARNING,

@@ -36,12 +36,14 @@ class Activity(enum.StrEnum):
     SYNCHRONISING = "synchronising"
     """Waiting for the GPU."""
     COPYING = "copying"
+    COPY_WAIT = "copy_wait"
+    """On a line that only copies, for longer than its bytes take: a pageable copy waits for all that was launched."""
     LAUNCHING = "launching"
     """Inside the framework's own Python, or in backward: handing work to the GPU."""
     COMMUNICATING = "communicating"
     LOGGING = "logging"
     EVALUATING = "evaluating"
-    """In a function of the user's that is called evaluation or validation."""
+    """In a function of the user's that is called evaluation or validation, or that comes between training steps."""
     ALLOCATING = "allocating"
     """Giving GPU memory back to the driver or asking it for more: each such call stops the GPU."""
     COLLECTING = "collecting_garbage"
@@ -69,11 +71,22 @@ _FRAMEWORK = re.compile(
     _PACKAGE + r"(torch|lightning|pytorch_lightning|accelerate|transformers|ignite|fastai|deepspeed)/"
 )
 
+_COMPILER = re.compile(
+    r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|variables/|bytecode_|guards|backends/(?!debugging))|"
+    r"torch/_inductor/(compile_fx|graph|scheduler|codecache|codegen/|fx_passes/|lowering|async_compile|autotune|"
+    r"select_algorithm|ir\.py|sizevars|pattern_matcher|compile_worker)|"
+    r"torch/_functorch/(partitioners|aot_autograd\.py|_aot_autograd/(?!runtime_wrappers|utils))|"
+    r"torch/fx/(graph|graph_module|node|interpreter|proxy|_symbolic_trace|passes/|experimental/)|"
+    r"triton/(compiler|runtime/(build|autotuner))"
+)
+"""Where compilers work. Compiled code runs through frames of theirs as well (eval_frame, runtime_wrappers, output_code,
+backends/debugging): a job that compiles nothing any more has those on every stack."""
+_COMPILED_RUNS = re.compile(r"torch/_functorch/aot_autograd\.py$")
+_RUN_FUNCTIONS = frozenset({"forward", "__call__", "runtime_wrapper", "boxed_call", "boxed_forward"})
+
 # (activity, file pattern, function names or None for any). Order matters: the first match on any frame decides.
 _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
-    (Activity.COMPILING, re.compile(r"torch/(_dynamo|_inductor|_functorch)/(?!eval_frame|external_utils)"),
-     None),
-    (Activity.COMPILING, re.compile(r"triton/(compiler|runtime/(build|autotuner))"), None),
+    (Activity.COMPILING, _COMPILER, None),
     (Activity.CHECKPOINTING, re.compile(r"torch/serialization\.py$"),
      frozenset({"save", "_save", "_legacy_save"})),
     (Activity.CHECKPOINTING, re.compile(r"torch/distributed/checkpoint/|safetensors/(torch|numpy)\.py$"), None),
@@ -154,7 +167,10 @@ def classify(thread: ThreadStack, text_of: dict[tuple[str, int], str]) -> Doing:
 def _activity(thread: ThreadStack, where: Frame | None, text_of: dict[tuple[str, int], str]) -> Activity:
     frames = thread.frames
     for activity, file, functions in _RULES:
-        if any(file.search(f.file) and (functions is None or last_name(f.function) in functions) for f in frames):
+        if file is _COMPILER:
+            if compiles(frames):
+                return activity
+        elif any(file.search(f.file) and (functions is None or last_name(f.function) in functions) for f in frames):
             return activity
     if not frames:
         return Activity.WAITING
@@ -172,6 +188,37 @@ def _activity(thread: ThreadStack, where: Frame | None, text_of: dict[tuple[str,
     if is_users(leaf):
         return _line_activity(text_of.get((leaf.file, leaf.line), ""), active=thread.active)
     return Activity.HOST_WORK if thread.active else Activity.WAITING
+
+
+def compiles(frames: Sequence[Frame]) -> bool:
+    """Whether a compiler works in this stack, rather than code that it has made."""
+    return any(
+        _COMPILER.search(f.file) and not (_COMPILED_RUNS.search(f.file) and last_name(f.function) in _RUN_FUNCTIONS)
+        for f in frames
+    )
+
+
+class Phase(enum.IntEnum):
+    """Where in a training step a stack stands; within one step they come in this order."""
+
+    NONE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    UPDATE = 3
+
+
+_BACKWARD = re.compile(_PACKAGE + r"torch/(autograd/|_tensor\.py)")
+_UPDATE = re.compile(_PACKAGE + r"torch/optim/")
+_MODULES = re.compile(_PACKAGE + r"torch/nn/modules/module\.py$")
+
+
+def phase_of(frames: Sequence[Frame]) -> Phase:
+    """The phase by the framework's own frames."""
+    if any(_BACKWARD.search(f.file) and last_name(f.function) in ("backward", "_engine_run_backward") for f in frames):
+        return Phase.BACKWARD
+    if any(_UPDATE.search(f.file) for f in frames):
+        return Phase.UPDATE
+    return Phase.FORWARD if any(_MODULES.search(f.file) for f in frames) else Phase.NONE
 
 
 def _line_activity(text: str, *, active: bool) -> Activity:

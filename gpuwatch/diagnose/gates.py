@@ -11,7 +11,7 @@ from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Tenant
-from gpuwatch.diagnose.frames import Activity
+from gpuwatch.diagnose.frames import Activity, Phase, driving_thread, phase_of
 from gpuwatch.model import Confidence, Finding, Severity
 
 _LOADER = (Activity.WAITING_FOR_DATA, Activity.PREPARING_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
@@ -25,15 +25,14 @@ def not_a_job(case: Case) -> Finding | None:
             "idle", "Nothing runs on this GPU.", 0.0, NO_GAIN, severity=Severity.INFO,
             remedy="None needed.", evidence=rows(*case.gpu_rows()),
         )  # fmt: skip
-    if e.busiest() >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
+    if case.busy >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
         return None
     if case.account is not None and case.account.lost_in(*_LOADER, Activity.CHECKPOINTING, Activity.STARTING) > 0.5:
         return None
     all_cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
-    if all_cores < t.IDLE_CPU_CORES:
+    if all_cores < t.IDLE_CPU_CORES and e.busiest() < t.NO_ACTIVITY_BUSY:
         return _holds_memory(case, all_cores)
-    torch_on_cpu = case.account is not None and _torch_computes(case)
-    if torch_on_cpu and case.main_cores > 1.5:
+    if case.main_cores >= t.MAIN_BUSY_CORES and _trains(case):
         return _model_on_cpu(case)
     return None
 
@@ -62,11 +61,12 @@ def _holds_memory(case: Case, cores: float) -> Finding:
     )  # fmt: skip
 
 
-def _torch_computes(case: Case) -> bool:
-    """Most stacks stand in torch's own Python while the GPU does nothing at all."""
+def _trains(case: Case) -> bool:
+    """Most stacks of the driving thread stand in a model or its training step while the GPU does nothing at all."""
     stacks = case.evidence.main_stacks
-    inside = sum(any(f.file.find("/torch/nn/") >= 0 for th in s.threads for f in th.frames[:8]) for s in stacks)
-    return bool(stacks) and inside / len(stacks) >= 0.5
+    drivers = [driving_thread(s.pid, s.threads) for s in stacks]
+    inside = sum(driver is not None and phase_of(driver.frames) is not Phase.NONE for driver in drivers)
+    return len(stacks) >= t.MIN_STACKS and inside / len(stacks) >= 0.5
 
 
 def _model_on_cpu(case: Case) -> Finding:

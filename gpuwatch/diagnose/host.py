@@ -20,9 +20,10 @@ def find(case: Case) -> list[Finding]:
     account = case.account
     if account is None:
         return []
+    if _starved(case, account):
+        return [_no_core(case, account), *(f for rule in _STALLS if (f := rule(case, account)) is not None)]
     rules = (
-        _preprocessing, _launching, _synchronising, _checkpoint, _compiling, _logging, _allocating, _collecting, _gil,
-        _waiting,
+        _preprocessing, _launching, _synchronising, *_STALLS, _gil, _waiting,
     )  # fmt: skip
     return [f for rule in rules if (f := rule(case, account)) is not None]
 
@@ -115,7 +116,7 @@ def _allocating(case: Case, account: Account) -> Finding | None:
         f"GPU memory is given back to the driver and asked for again{place_text(place)}{_text(case, place)}; each time "
         f"the GPU stops: {share_text(lost)} of the time.",
         lost,
-        case.bound(Activity.ALLOCATING),
+        case.bound(Activity.ALLOCATING, Activity.LAUNCHING),
         remedy="Take torch.cuda.empty_cache() out of the loop. If memory is short: a smaller batch, or "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation.",
         location=place,
@@ -216,6 +217,7 @@ def _launching(case: Case, account: Account) -> Finding | None:
         remedy='torch.compile(model, mode="reduce-overhead") or CUDA graphs to launch many kernels at once; fused '
         "optimizers (fused=True)." + batch,
         location=place,
+        severity=None if lost >= t.LAUNCH_NAMED_FROM else Severity.INFO,
         confidence=Confidence.HIGH if driven and account.idle_windows < 0.3 else Confidence.MEDIUM,
         alternatives=("batch_too_small", "python_bound"),
         experiment="Double the batch: if the step takes as long as before, launching is the limit.",
@@ -232,7 +234,8 @@ def _launching(case: Case, account: Account) -> Finding | None:
 
 def _synchronising(case: Case, account: Account) -> Finding | None:
     lost = account.lost_in(Activity.SYNCHRONISING)
-    if lost < t.NAMED_FROM:
+    exposes = account.lost_in(Activity.LAUNCHING) >= t.LAUNCH_NAMED_FROM
+    if lost < (t.EXPOSED_FROM if exposes else t.NAMED_FROM):
         return None
     e = case.evidence
     place = account.location(Activity.SYNCHRONISING)
@@ -290,7 +293,7 @@ def _compiling(case: Case, account: Account) -> Finding | None:
         case.stack_row("training thread imports modules", Activity.STARTING),
         *case.gpu_rows(),
     )
-    if starting > lost or account.held_in(Activity.COMPILING) >= t.STARTUP_SHARE:
+    if starting > lost or (account.held_in(Activity.COMPILING) >= t.STARTUP_SHARE and not account.recompiles):
         return finding(
             "warming_up",
             "The job is starting or compiling: the GPU has not much to do yet.",
@@ -326,7 +329,7 @@ def _logging(case: Case, account: Account) -> Finding | None:
         return None
     place = account.location(Activity.LOGGING, Activity.EVALUATING)
     evaluates = account.lost_in(Activity.EVALUATING) > lost / 2
-    what = "evaluates" if evaluates else "logs or writes"
+    what = "evaluates, or works between its training steps," if evaluates else "logs or writes"
     return finding(
         "logging_or_eval_stall",
         f"The training thread {what}{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
@@ -380,3 +383,40 @@ def _waiting(case: Case, account: Account) -> Finding | None:
             *case.gpu_rows(),
         ),
     )
+
+
+_WANTS_A_CORE = (Activity.LAUNCHING, Activity.HOST_WORK, Activity.USER_LINE)
+
+
+def _starved(case: Case, account: Account) -> bool:
+    """No core is free and the thread that drives the GPU gets a small part of the one that it would use."""
+    full = (case.evidence.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT
+    wanted = account.held_in(*_WANTS_A_CORE)
+    short = case.evidence.main is not None and case.main_cores < wanted / 2
+    return full and short and account.lost_in(*_WANTS_A_CORE) >= t.NAMED_FROM
+
+
+def _no_core(case: Case, account: Account) -> Finding:
+    e, lost, place = case.evidence, account.lost_in(*_WANTS_A_CORE), account.location(*_WANTS_A_CORE)
+    return finding(
+        "cpu_oversubscribed",
+        f"No CPU core is free: the training thread{place_text(place)} waits for one, and the GPU for it: "
+        f"{share_text(lost)} of the time.",
+        lost,
+        case.bound(*_WANTS_A_CORE),
+        remedy="Fewer threads: one per DataLoader worker (torch.set_num_threads(1), cv2.setNumThreads(0), "
+        "OMP_NUM_THREADS=1), fewer workers, or fewer other programs on this machine.",
+        location=place,
+        confidence=Confidence.MEDIUM,
+        alternatives=("launch_bound",),
+        experiment="Halve num_workers: if the steps get shorter, the cores were the limit.",
+        evidence=rows(
+            case.stack_row("training thread would compute", *_WANTS_A_CORE),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
+            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+            *case.gpu_rows(),
+        ),
+    )
+
+
+_STALLS = (_checkpoint, _compiling, _logging, _allocating, _collecting)

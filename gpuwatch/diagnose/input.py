@@ -74,6 +74,8 @@ def _late(case: Case) -> Finding:
         return loader_hung(case, lost)
     if cores is None:
         return _unknown_loader(case, lost)
+    if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE:
+        return waits_for_storage(case, lost)
     # Runnable is short of CPU even where the counters show little of it: quota, crowded cores.
     runnable = state_share(case, "R")
     if cores >= t.BUSY_CPU_CORES or (max(cores, runnable) >= t.WAITING_CPU_CORES and not _stalled(case, view)):

@@ -92,7 +92,7 @@ def _findings(case: Case) -> list[Finding]:
         # Behind a full link the thread waits for the GPU or launches into a queue that the copies hold up.
         loop = [f for f in loop if f.cause not in ("host_sync", "launch_bound")]
     loop.sort(key=lambda f: -f.lost_share)
-    _syncs_first(loop)
+    loop = _causes_first(loop)
     waits = ranks.find(case)
     on_device = [f for f in device.find(case) if waits is None or f.cause != "batch_too_small"]
     if waits is not None:
@@ -107,12 +107,27 @@ def _findings(case: Case) -> list[Finding]:
     return _with_verdict(case, found, costly)
 
 
-def _syncs_first(loop: list[Finding]) -> None:
-    """A thread that waits for the GPU each layer cannot run ahead: that exposes its launches, which then look like the
-    larger loss. The waits go first, whatever the shares; a launch-bound job without them has no such finding."""
-    causes = [f.cause for f in loop]
-    if "host_sync" in causes and causes and causes[0] == "launch_bound":
-        loop.insert(0, loop.pop(causes.index("host_sync")))
+_SLOWED_BY: tuple[tuple[str, frozenset[str]], ...] = (
+    # Between waits for the GPU the thread cannot run ahead: they expose its launches. An emptied cache is filled again
+    # by allocations within the launches.
+    ("pageable_copies", frozenset({"launch_bound"})),
+    ("host_sync", frozenset({"launch_bound"})),
+    ("allocator_thrash", frozenset({"launch_bound", "host_sync"})),
+    # Every line that a thread runs takes longer when it waits for the interpreter, or for a core.
+    ("gil_contention", frozenset({"launch_bound", "python_bound", "host_preprocessing", "host_sync"})),
+    ("cpu_oversubscribed", frozenset({"launch_bound", "python_bound", "host_preprocessing", "host_sync"})),
+)
+"""(cause, what it makes look like the larger loss): later lines win."""
+
+
+def _causes_first(loop: list[Finding]) -> list[Finding]:
+    """By loss, except that what merely looks large because of another finding comes after it. Each cause once."""
+    ranked = list({f.cause: f for f in reversed(loop)}.values())[::-1]
+    for cause, slowed in _SLOWED_BY:
+        place = next((i for i, f in enumerate(ranked) if f.cause == cause), 0)
+        if place and ranked[0].cause in slowed:
+            ranked.insert(0, ranked.pop(place))
+    return ranked
 
 
 def _with_verdict(case: Case, found: list[Finding], costly: list[Finding]) -> list[Finding]:
@@ -124,10 +139,9 @@ def _with_verdict(case: Case, found: list[Finding], costly: list[Finding]) -> li
     found = [*roots, *rest]
     if costly:
         return found
-    if found and lost < t.HEALTHY_LOST_BELOW:
-        return found
-    if lost < t.HEALTHY_LOST_BELOW:
-        return [_healthy(case, lost)]
+    gaps = sum(f.lost_share for f in found if f.cause == "launch_bound")
+    if lost - gaps < t.HEALTHY_LOST_BELOW:
+        return [_healthy(case, lost), *found] if gaps else found or [_healthy(case, lost)]
     return [_unattributed(case, lost), *found]
 
 

@@ -38,8 +38,9 @@ WORTHWHILE = 1.15
 """More workers by less than this factor are not worth an advice."""
 HOST_CPU_FULL_PCT = 85.0
 """Above this more workers find no core."""
-DISK_WAIT_STATE = 0.30
-"""Share of worker readings in state D from which storage is the reason."""
+DISK_WAIT_STATE = 0.20
+"""Share of worker readings in state D from which storage is the reason. H200: workers that read 64 files of 8 KiB per
+sample 0.22 to 0.38, workers that decode from memory 0."""
 PSI_IO_PCT = 10.0
 THROTTLED_PERIODS = 0.10
 """Share of scheduler periods in which the job's cgroup was throttled (H200 set: 0.5-1.0 under quota, 0 else)."""
@@ -52,10 +53,29 @@ SLOW_COPY_LINK_SHARE = 0.08
 copied all the time would move at least this."""
 PINNED_LINK_SHARE = 0.60
 """A copy at more than this share of the link is not slowed down by pageable memory."""
+COPY_OF_WAIT = 0.25
+"""Share of the time on a line that copies, that its bytes must take for the wait to be the copy's."""
+LINK_SHARE_NAMED = 0.25
+GPU_TIME_EXPLAINED = 0.85
+"""Busy and copying together, from which copies between the kernels are why it is not busy. H200: 1 GB pinned per step,
+busy 0.48 and 0.59 of the link's time; jobs with loaders copy for less than 0.01."""
 PINNED_BYTES_PER_S = {"9.0": 52e9, "10.0": 52e9, "8.0": 25e9, "8.6": 25e9, "8.9": 25e9, "7.5": 12e9, "7.0": 12e9}
 """What pinned copies reach, by compute capability, when no probe has measured it here: PCIe 5, 4, 3 ×16. The H200
 of the recordings reached 56.5 GiB/s."""
 PINNED_BYTES_PER_S_DEFAULT = 25e9
+
+GPM_LAG_NS = 110_000_000
+"""GPM counters arrive late: what a window says happened about this long before. H200, driver 580: in 18 recordings of
+jobs that alternate between GPU work and something else, the correlation of what the thread did with ``busy`` is
+largest (0.6 to 0.97) at 60 to 140 ms and mostly below 0.3 without the shift."""
+
+LAUNCH_NAMED_FROM = 0.25
+"""Below this the gaps between kernels are those of a job that keeps its GPU busy from eager mode, and told as a note.
+H200: a GPT that idles 20 % this way got slower (0.69x) by CUDA graphs; launch-bound jobs lose 48 % and more."""
+
+EXPOSED_FROM = 0.07
+"""Waits for the GPU in a job whose launches are exposed: their own loss understates them (H200: one value read per
+layer loses 10 % in the waits, 60 % in the launches between)."""
 
 LAUNCH_LIMITS = 1.25
 """Share of the time that the thread launches, over the share that the GPU computes, from which launching itself is the
@@ -66,7 +86,9 @@ SMALL_GRID_SM_OF_BUSY = 0.40
 BANDWIDTH_BOUND_DRAM = 0.60
 """DCGM calls 0.8 the practical peak; a copy reads 88 %, an elementwise chain 83 %, ResNet-50 43 %."""
 BANDWIDTH_BOUND_TENSOR = 0.15
-TENSOR_UNUSED = 0.02
+TENSOR_UNUSED = 0.25
+"""Of the FP32 pipe's share. H200: a GPT of which 60 % run in fp32 reads 4 % tensor and 60 % FP32 (bf16 makes it 3.5x as
+fast); bf16 jobs read 5 to 20 times as much tensor as FP32."""
 FP32_HEAVY = 0.25
 """fp32 GEMM reads 77 % on the FP32 pipe, bf16 ResNet-50 3 %."""
 THROTTLED_WINDOWS = 0.10
@@ -77,6 +99,9 @@ MIN_STACKS = 8
 """Fewer samples of the main process say too little to split time by."""
 MIN_WINDOW_S = 3.0
 STARTUP_SHARE = 0.50
+STEPS_BETWEEN = 2
+"""Samples with a busy GPU between two compilations: 0.2 s of steps at ten a second."""
+BUSY_BETWEEN = 0.30
 MEMORY_HEADROOM = 0.50
 """Free memory from which "larger batch" is a remedy (ICSE'24: peak memory ≤ 50 %)."""
 WORKER_HEADROOM = 1.25

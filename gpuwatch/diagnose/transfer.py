@@ -14,23 +14,25 @@ from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import CodeLocation, Confidence, Finding
 
+_COPIES = (Activity.COPYING, Activity.COPY_WAIT)
+
 
 def find(case: Case) -> list[Finding]:
     """Findings of this family that cost at least a tenth of the wall time."""
     account, e = case.account, case.evidence
     if account is None:
         return []
-    if _link_full(case) and account.lost_in(*_BEHIND_COPIES) >= t.NAMED_FROM:
+    if (_link_full(case) or _copies_between(case)) and account.lost_in(*_BEHIND_COPIES) >= t.NAMED_FROM:
         return [_link_bound(case, account.lost_in(*_BEHIND_COPIES), account.location(Activity.COPYING))]
-    lost = account.lost_in(Activity.COPYING)
+    lost = account.lost_in(*_COPIES)
     if lost < t.NAMED_FROM:
         return []
     rx, tx = account.copy_rx_bytes_per_s, account.copy_tx_bytes_per_s
     ceiling = pinned_ceiling(case.evidence)
-    place = account.location(Activity.COPYING)
+    place = account.location(*_COPIES)
     to_host = (tx or 0.0) > 2 * (rx or 0.0) and (tx or 0.0) >= t.COPY_BYTES_PER_S / 4
     rate = tx if to_host else rx
-    bound = case.bound(Activity.COPYING)
+    bound = case.bound(*_COPIES)
     evidence = rows(
         case.stack_row("training thread copies", Activity.COPYING),
         row("PCIe towards the GPU meanwhile", _gib(rx), "GiB/s", "GPM", e.window_s),
@@ -55,7 +57,7 @@ def find(case: Case) -> list[Finding]:
             )
         ]
     if rate:
-        held = account.held_in(Activity.COPYING)
+        held = account.held_in(*_COPIES)
         alone = gain_bound(held * (1.0 - min(1.0, rate / ceiling)))
         bound = Bound(bound.gain, f"{bound.basis}; with pinned memory but no overlap {units.factor_text(alone)}")
     return [
@@ -76,16 +78,27 @@ def find(case: Case) -> list[Finding]:
     ]
 
 
-_BEHIND_COPIES = (Activity.COPYING, Activity.SYNCHRONISING, Activity.LAUNCHING, Activity.WAITING, Activity.USER_LINE)
+_BEHIND_COPIES = (*_COPIES, Activity.SYNCHRONISING, Activity.LAUNCHING, Activity.WAITING, Activity.USER_LINE)
 """What a thread does while asynchronous copies fill the link: it waits for the GPU or queues more work."""
 
 
 def _link_full(case: Case) -> bool:
     """The link carries what pinned copies reach, over the whole window. Copies that are asynchronous leave no trace in
     the stacks, and the GPU's engines idle meanwhile: only the bytes tell."""
+    return _link_share(case) >= t.PINNED_LINK_SHARE
+
+
+def _link_share(case: Case) -> float:
+    """Share of the time that the bytes of the window take at the speed of pinned copies, in the busier direction."""
     e = case.evidence
-    rate = max(e.mean("rx_bytes_per_s") or 0.0, e.mean("tx_bytes_per_s") or 0.0)
-    return rate >= t.PINNED_LINK_SHARE * pinned_ceiling(e)
+    return max(e.mean("rx_bytes_per_s") or 0.0, e.mean("tx_bytes_per_s") or 0.0) / pinned_ceiling(e)
+
+
+def _copies_between(case: Case) -> bool:
+    """Asynchronous copies in the stream of the kernels: the GPU copies or computes, one after the other, and both
+    together are its whole time."""
+    link = _link_share(case)
+    return link >= t.LINK_SHARE_NAMED and case.busy + link >= t.GPU_TIME_EXPLAINED
 
 
 def _link_bound(case: Case, lost: float, place: CodeLocation | None) -> Finding:
@@ -94,12 +107,12 @@ def _link_bound(case: Case, lost: float, place: CodeLocation | None) -> Finding:
     rate = max(rx or 0.0, tx or 0.0)
     return finding(
         "pcie_bound",
-        f"Copies{place_text(place)} fill the PCIe link ({units.rate_text(rate)}): the GPU waits {share_text(lost)} of "
-        "the time.",
+        f"Copies{place_text(place)} keep the PCIe link busy ({units.rate_text(rate)}): the GPU waits for them "
+        f"{share_text(lost)} of the time.",
         lost,
         case.bound(*_BEHIND_COPIES),
         remedy="Send fewer bytes: uint8 instead of float32 and normalise on the GPU, drop unused fields, keep the data "
-        "set in GPU memory if it fits.",
+        "set in GPU memory if it fits. Copies of the next batch in a stream of their own run beside the computing.",
         location=place,
         evidence=rows(
             row("PCIe towards the GPU", _gib(rx), "GiB/s", "GPM", e.window_s),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuwatch.diagnose.thresholds import GPM_LAG_NS
 from gpuwatch.model import (
     NOT_SUPPORTED,
     Absent,
@@ -84,9 +85,10 @@ def gpu(
     util_only: bool = False,
     pids: Sequence[int] = (PID,),
 ) -> list[Observation]:
-    """GPM windows of 100 ms with this busy percentage, repeated to fill ten seconds."""
+    """GPM windows of 100 ms with this busy percentage, repeated to fill ten seconds, as late as real ones."""
     samples: list[Observation] = []
-    for i, t in enumerate(times()):
+    lag = 0 if util_only else GPM_LAG_NS
+    for i, t in enumerate(at + lag for at in times()):
         busy = busy_pct[i % len(busy_pct)]
         listed = tuple(DeviceProcess(pid, 20 * 2**30, "C") for pid in pids)
         common = {"processes": listed, "processes_absent": None, "mem_used_bytes": 20 * 2**30, "sm_clock_mhz": 1980}
