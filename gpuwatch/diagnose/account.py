@@ -30,6 +30,7 @@ from gpuwatch.diagnose.frames import (
     is_users,
     native_activity,
     only_copies,
+    outside_modules,
     phase_of,
     python_leaf,
     worker_activity,
@@ -81,7 +82,7 @@ class Moment(Struct, frozen=True):
     gil_elsewhere: bool = False
     phase: Phase = Phase.NONE
     functions: frozenset[tuple[str, str]] = frozenset()
-    """(file, function) of the user's own frames."""
+    """(file, function) of the user's own frames, those within a model left out."""
     fetching: bool = False
     """Within the wait for the next batch."""
 
@@ -197,7 +198,7 @@ def moments(evidence: Evidence) -> list[Moment]:
             mono_ns=stack.mono_ns,
             gil_elsewhere=any(other.owns_gil and other is not thread for other in stack.threads),
             phase=phase,
-            functions=frozenset((f.file, f.function) for f in thread.frames if is_users(f)),
+            functions=frozenset((f.file, f.function) for f in outside_modules(thread.frames) if is_users(f)),
         )
         where = moment.doing.where
         known = where is not None and (where.file, where.line) in evidence.source
@@ -205,7 +206,27 @@ def moments(evidence: Evidence) -> list[Moment]:
         inside = in_next(thread.frames)
         doing = named(counted.doing, inside=inside)
         found.append(msgspec.structs.replace(counted, doing=doing, fetching=fetches(doing, inside=inside)))
-    return _with_episodes(found)
+    return _with_episodes(_with_savers(found))
+
+
+_SAVING = frozenset({Activity.LOGGING, Activity.WAITING, Activity.HOST_WORK, Activity.USER_LINE})
+
+
+def _with_savers(found: list[Moment]) -> list[Moment]:
+    """A function that saves a checkpoint also opens, flushes and syncs its file: all of that is saving."""
+    savers = {
+        (m.doing.where.file, m.doing.where.function)
+        for m in found
+        if m.doing.activity is Activity.CHECKPOINTING and m.doing.where is not None
+    }
+    return [
+        msgspec.structs.replace(m, doing=Doing(Activity.CHECKPOINTING, where))
+        if m.doing.activity in _SAVING
+        and (where := m.doing.where) is not None
+        and (where.file, where.function) in savers
+        else m
+        for m in found
+    ]
 
 
 _OPEN = frozenset(

@@ -8,6 +8,9 @@ from __future__ import annotations
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import advise_workers, finding, row, rows, share_text
 from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.loader import crowded, no_core_left
+from gpuwatch.diagnose.storage import is_hung, loader_hung, reads_small_files, state_share
+from gpuwatch.diagnose.transfer import copies_between
 from gpuwatch.model import Confidence, EvidenceRow, Finding
 
 _EXPERIMENT = "Let the stacks be read (see what was missing): they tell these apart within seconds."
@@ -20,6 +23,20 @@ def find(case: Case) -> list[Finding]:
     if not e.windows or lost < t.HEALTHY_LOST_BELOW:
         return []
     main = case.main_cores
+    if is_hung(case):
+        return [loader_hung(case, lost)]
+    if copies_between(case):
+        return [
+            _vague(case, lost, "pcie_bound", ("pageable_copies",),
+                   "Copies and kernels take turns, and together fill the GPU's time.",
+                   "Send fewer bytes (uint8, normalised on the GPU), or copy the next batch in a stream of its own.")
+        ]  # fmt: skip
+    if e.worker_generations >= t.WORKER_GENERATIONS:
+        return [
+            _vague(case, lost, "loader_worker_restart", ("loader_too_few_workers",),
+                   f"Loader workers were replaced {e.worker_generations:.0f} times over.",
+                   "DataLoader(persistent_workers=True); with short epochs also an endless sampler.")
+        ]  # fmt: skip
     if e.workers and main < t.MAIN_BUSY_CORES:
         return [_workers(case, lost)]
     traffic = e.mean("rx_bytes_per_s") or 0.0
@@ -30,6 +47,8 @@ def find(case: Case) -> list[Finding]:
                    "DataLoader(pin_memory=True) and .to(device, non_blocking=True).")
         ]  # fmt: skip
     if main >= t.MAIN_BUSY_CORES and _idle_windows(case) < 0.1:
+        if lost < t.LAUNCH_NAMED_FROM:
+            return []
         return [
             _vague(case, lost, "launch_bound", ("host_sync", "batch_too_small", "python_bound"),
                    "One core is busy and the GPU never rests for long nor works for long: small kernels, or waiting "
@@ -62,8 +81,25 @@ def _idle_windows(case: Case) -> float:
 def _workers(case: Case, lost: float) -> Finding:
     e = case.evidence
     cores = case.worker_cores or 0.0
+    if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE:
+        small = reads_small_files(case)
+        return _vague(
+            case, lost, "loader_small_files" if small else "loader_storage_bandwidth",
+            ("loader_storage_latency", "loader_storage_bandwidth" if small else "loader_small_files"),
+            f"The {len(e.workers)} loader workers wait for the disk and the training process for them.",
+            "Pack the samples into shards, so that one read brings many." if small
+            else "Stage the data set on a faster local disk (NVMe) or in memory.",
+        )  # fmt: skip
     if cores >= t.BUSY_CPU_CORES:
         advice = advise_workers(len(e.workers), lost, case.busy, e.host.cpus, cores_per_worker=cores)
+        if no_core_left(case, advice):
+            return _vague(
+                case, lost, "cpu_oversubscribed" if crowded(case, cores) else "loader_slow_transform",
+                ("loader_too_few_workers",),
+                f"The {len(e.workers)} loader workers are at full CPU, no core is left for more, and the training "
+                "process waits.",
+                "One thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); cheaper work per sample.",
+            )  # fmt: skip
         return _vague(
             case, lost, "loader_too_few_workers", ("loader_slow_transform",),
             f"The {len(e.workers)} loader workers are at full CPU and the training process waits.",

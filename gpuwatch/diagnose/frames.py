@@ -212,6 +212,12 @@ _UPDATE = re.compile(_PACKAGE + r"torch/optim/")
 _MODULES = re.compile(_PACKAGE + r"torch/nn/modules/module\.py$")
 
 
+def outside_modules(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The frames that called the outermost module, or all of them: what is left out is the model's own code."""
+    calls = [place for place, frame in enumerate(frames) if _MODULES.search(frame.file)]
+    return frames[calls[-1] + 1 :] if calls else frames
+
+
 def phase_of(frames: Sequence[Frame]) -> Phase:
     """The phase by the framework's own frames."""
     if any(_BACKWARD.search(f.file) and last_name(f.function) in ("backward", "_engine_run_backward") for f in frames):

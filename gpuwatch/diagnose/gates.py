@@ -30,7 +30,7 @@ def not_a_job(case: Case) -> Finding | None:
     if case.account is not None and case.account.lost_in(*_LOADER, Activity.CHECKPOINTING, Activity.STARTING) > 0.5:
         return None
     all_cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
-    if all_cores < t.IDLE_CPU_CORES and e.busiest() < t.NO_ACTIVITY_BUSY:
+    if all_cores < t.IDLE_CPU_CORES and e.busiest() < t.NO_ACTIVITY_BUSY and not e.workers:
         return _holds_memory(case, all_cores)
     if case.main_cores >= t.MAIN_BUSY_CORES and _trains(case):
         return _model_on_cpu(case)

@@ -48,7 +48,8 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
     e = case.evidence
     place = account.location(Activity.HOST_WORK, Activity.USER_LINE)
     # A line that calls C without leaving the GPU idle for a whole window may as well launch or wait for the GPU.
-    vague = account.lost_in(Activity.USER_LINE) > lost / 2 and account.idle_windows < 0.3 and _text(case, place) == ""
+    unread = account.lost_in(Activity.USER_LINE) > lost / 2 and _text(case, place) == ""
+    vague = unread and account.idle_windows < 0.3
     if _is_python(case, account):
         return _python(case, account, lost, place)
     return finding(
@@ -60,7 +61,7 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
         remedy="Move this work into the dataset, where DataLoader workers do it in parallel and ahead of time, or do "
         "it on the GPU with torch operations after the copy.",
         location=place,
-        confidence=Confidence.LOW if vague else Confidence.HIGH,
+        confidence=Confidence.LOW if vague else Confidence.MEDIUM if unread else Confidence.HIGH,
         alternatives=("host_sync", "launch_bound") if vague else ("python_bound",),
         experiment=f"Take the line{place_text(place)} out for a hundred steps and compare the step time.",
         evidence=rows(
@@ -235,7 +236,9 @@ def _launching(case: Case, account: Account) -> Finding | None:
 def _synchronising(case: Case, account: Account) -> Finding | None:
     lost = account.lost_in(Activity.SYNCHRONISING)
     exposes = account.lost_in(Activity.LAUNCHING) >= t.LAUNCH_NAMED_FROM
-    if lost < (t.EXPOSED_FROM if exposes else t.NAMED_FROM):
+    often = account.lines.get(Activity.SYNCHRONISING, 0.0) >= t.EXPOSED_SAMPLES
+    # A GPU that is never long idle is what is waited for: the thread has nothing else to do.
+    if lost < (t.EXPOSED_FROM if exposes and often else t.NAMED_FROM) or case.busy > 1.0 - t.HEALTHY_LOST_BELOW:
         return None
     e = case.evidence
     place = account.location(Activity.SYNCHRONISING)

@@ -10,7 +10,7 @@ from gpuwatch.diagnose.account import WorkerView
 from gpuwatch.diagnose.advice import Bound, WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
-from gpuwatch.diagnose.loader import WAITS, hot_row, queue_row
+from gpuwatch.diagnose.loader import WAITS, crowded, hot_row, no_core_left, queue_row
 from gpuwatch.diagnose.storage import is_hung, loader_hung, shm_short, shm_too_small, state_share, waits_for_storage
 from gpuwatch.model import Confidence, Finding
 
@@ -96,9 +96,6 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     count = len(e.workers)
     held = account.held_in(*WAITS)
     advice = advise_workers(count, held, account.computing, e.host.cpus, cores_per_worker=cores)
-    # A sixteenth worker beside fifteen is no remedy either.
-    few_more = advice.advised < count * t.WORTHWHILE
-    full = not case.throttled and ((e.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or few_more)
     loop = account.location(*WAITS)
     hot = view.where if view else None
     hot_text = f" in {view.library}" if view and view.library else ""
@@ -112,8 +109,8 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
         *case.gpu_rows(),
         queue_row(case, view),
     )
-    if full:
-        cause = "cpu_oversubscribed" if _crowded(case, cores) else "loader_slow_transform"
+    if no_core_left(case, advice):
+        cause = "cpu_oversubscribed" if crowded(case, cores) else "loader_slow_transform"
         return finding(
             cause,
             f"{_workers_text(count)} cannot keep up{hot_text}{place_text(hot)} and no CPU core is left"
@@ -213,18 +210,6 @@ def _unknown_loader(case: Case, lost: float) -> Finding:
             row("DataLoader workers visible", float(len(e.workers)), "processes", "/proc", e.window_s),
             *case.gpu_rows(),
         ),
-    )
-
-
-def _crowded(case: Case, cores: float) -> bool:
-    """Each worker runs several threads, together far more than there are cores: they push each other off."""
-    workers, cpus = case.evidence.workers, case.evidence.host.cpus
-    threads = sum(w.threads for w in workers) / len(workers)
-    return (
-        bool(cpus)
-        and cores >= t.MULTITHREADED_CORES
-        and threads >= t.MULTITHREADED_THREADS
-        and len(workers) * threads > 1.5 * cpus
     )
 
 

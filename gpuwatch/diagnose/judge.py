@@ -64,7 +64,7 @@ def steady_from(found: Sequence[Moment]) -> int | None:
 def judge(evidence: Evidence, found: Sequence[Moment]) -> Diagnosis:
     """The diagnosis that this evidence, with its ``moments``, supports."""
     case = Case(evidence, balance(evidence, found), workers(evidence))
-    verdict, *others = _findings(case)
+    verdict, *others = _as_sure_as_seen(case, _findings(case))
     own = steps.rows(evidence.steps, evidence.window_s)
     return Diagnosis(
         pid=evidence.pid,
@@ -77,6 +77,29 @@ def judge(evidence: Evidence, found: Sequence[Moment]) -> Diagnosis:
         missing=_missing(case),
         steps=case.steps,
     )
+
+
+_BY_COUNTERS = frozenset(
+    {"gpu_lost", "idle", "idle_process_holds_memory", "cpu_quota_throttled", "memory_bandwidth_bound", "hw_slowdown",
+     "thermal_throttle", "power_capped", "gpu_memory_nearly_full", "healthy"}
+)  # fmt: skip
+"""Causes that rest on counters alone."""
+
+
+def _as_sure_as_seen(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+    """Few stacks, or lines whose text nobody could read, make no verdict that rests on them sure."""
+    account = case.account
+    if account is None:
+        return list(findings)
+    unread = account.source_known < 0.5 and account.held_in(Activity.USER_LINE) >= t.NAMED_FROM
+    if account.samples >= t.SURE_STACKS and not unread:
+        return list(findings)
+    return [
+        msgspec.structs.replace(f, confidence=Confidence.MEDIUM)
+        if f.confidence is Confidence.HIGH and f.cause not in _BY_COUNTERS
+        else f
+        for f in findings
+    ]
 
 
 def _findings(case: Case) -> list[Finding]:

@@ -1,12 +1,14 @@
 """What the loader's rules share.
 
-Owns: which activities are a wait for data, and the evidence rows about workers. Refuses: deciding why.
+Owns: which activities are a wait for data, whether more workers would find a core, the evidence rows about workers.
+Refuses: deciding why the data is late.
 """
 
 from __future__ import annotations
 
+from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import WorkerView
-from gpuwatch.diagnose.advice import row, share_text
+from gpuwatch.diagnose.advice import WorkerAdvice, row, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import CodeLocation, EvidenceRow
@@ -29,3 +31,21 @@ def queue_row(case: Case, view: WorkerView | None) -> EvidenceRow | None:
         return None
     return row("workers wait for work", 100 * view.waiting_for_work, "% of samples",
                f"stack samples (n={view.samples})", case.evidence.window_s)  # fmt: skip
+
+
+def no_core_left(case: Case, advice: WorkerAdvice) -> bool:
+    """More workers would find no core. A sixteenth worker beside fifteen is no remedy either."""
+    few_more = advice.advised < len(case.evidence.workers) * t.WORTHWHILE
+    return not case.throttled and ((case.evidence.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or few_more)
+
+
+def crowded(case: Case, cores: float) -> bool:
+    """Each worker runs several threads, together far more than there are cores: they push each other off."""
+    workers, cpus = case.evidence.workers, case.evidence.host.cpus
+    threads = sum(w.threads for w in workers) / len(workers)
+    return (
+        bool(cpus)
+        and cores >= t.MULTITHREADED_CORES
+        and threads >= t.MULTITHREADED_THREADS
+        and len(workers) * threads > 1.5 * cpus
+    )

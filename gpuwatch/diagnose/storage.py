@@ -30,9 +30,6 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
     remote_fs = any(mark in name for w in e.workers for name, _ in w.wchans for mark in ("nfs", "rpc_", "fuse", "ceph"))
     place = (view.where if view else None) or account.location(*WAITS)
     read = sum(w.read_bytes_per_s or 0.0 for w in e.workers)
-    calls = sum(w.reads_per_s or 0.0 for w in e.workers)
-    through = sum(w.rchar_bytes_per_s or 0.0 for w in e.workers)
-    size = through / calls if calls else 0.0
     evidence = rows(
         case.stack_row("training thread waits for a batch", *WAITS),
         row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
@@ -62,7 +59,7 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
             ),
         )  # fmt: skip
     if local and not remote_fs:
-        small = calls >= 500 and size <= 64 * 1024
+        small = reads_small_files(case)
         cause = "loader_small_files" if small else "loader_storage_bandwidth"
         remedy = (
             "Pack the samples into shards (tar/WebDataset, LMDB, Arrow), so that one read brings many."
@@ -92,10 +89,17 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
         f"would hide all (now {count}).",
         location=place,
         evidence=evidence,
-        confidence=Confidence.HIGH if view is not None and view.waiting >= 0.5 else Confidence.MEDIUM,
-        alternatives=("lock or sleep in the dataset's own code",),
+        confidence=_how_sure(case),
+        alternatives=("loader_hung",) if nothing_moves(case) else ("lock or sleep in the dataset's own code",),
         experiment=f"Look at the line{place_text(place)}: does it talk to a network or a lock?",
     )
+
+
+def reads_small_files(case: Case) -> bool:
+    """The workers read often and little at a time."""
+    calls = sum(w.reads_per_s or 0.0 for w in case.evidence.workers)
+    through = sum(w.rchar_bytes_per_s or 0.0 for w in case.evidence.workers)
+    return calls >= t.SMALL_READS_PER_S and through <= calls * t.SMALL_READ_BYTES
 
 
 def thrashes(case: Case) -> bool:
@@ -104,14 +108,25 @@ def thrashes(case: Case) -> bool:
     return (host.psi_memory_pct or 0.0) >= t.SWAP_PSI_MEMORY_PCT or (host.swap_grew_bytes or 0.0) >= 64 * 2**20
 
 
-def is_hung(case: Case) -> bool:
-    """Nothing moves: no GPU activity, no CPU, not one byte read by any worker."""
+def _how_sure(case: Case) -> Confidence:
+    if nothing_moves(case):
+        return Confidence.LOW
+    return Confidence.HIGH if case.workers is not None and case.workers.waiting >= 0.5 else Confidence.MEDIUM
+
+
+def nothing_moves(case: Case) -> bool:
+    """No GPU activity, no CPU, not one byte read by any worker."""
     e = case.evidence
     return (
-        e.window_s >= 5.0
+        bool(e.workers)
         and e.busiest() < t.NO_ACTIVITY_BUSY
         and all((w.cpu_cores or 0.0) < 0.005 and not w.rchar_bytes_per_s for w in e.workers)
     )
+
+
+def is_hung(case: Case) -> bool:
+    """Nothing moves for longer than a slow store takes to answer."""
+    return case.evidence.window_s >= t.HUNG_FROM_S and nothing_moves(case)
 
 
 def loader_hung(case: Case, lost: float) -> Finding:

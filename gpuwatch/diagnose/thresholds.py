@@ -42,6 +42,8 @@ DISK_WAIT_STATE = 0.20
 """Share of worker readings in state D from which storage is the reason. H200: workers that read 64 files of 8 KiB per
 sample 0.22 to 0.38, workers that decode from memory 0."""
 PSI_IO_PCT = 10.0
+SMALL_READS_PER_S = 500.0
+SMALL_READ_BYTES = 64 * 1024
 THROTTLED_PERIODS = 0.10
 """Share of scheduler periods in which the job's cgroup was throttled (H200 set: 0.5-1.0 under quota, 0 else)."""
 
@@ -76,6 +78,7 @@ H200: a GPT that idles 20 % this way got slower (0.69x) by CUDA graphs; launch-b
 EXPOSED_FROM = 0.07
 """Waits for the GPU in a job whose launches are exposed: their own loss understates them (H200: one value read per
 layer loses 10 % in the waits, 60 % in the launches between)."""
+EXPOSED_SAMPLES = 5.0
 
 LAUNCH_LIMITS = 1.25
 """Share of the time that the thread launches, over the share that the GPU computes, from which launching itself is the
@@ -97,7 +100,10 @@ TENANT_CPU_CORES = 0.20
 """Another process on the GPU counts as a working tenant when its CPU is used or its stack launches."""
 MIN_STACKS = 8
 """Fewer samples of the main process say too little to split time by."""
+SURE_STACKS = 30
+"""Below this a share of 0.1 is three samples or fewer: no verdict that rests on it is sure."""
 MIN_WINDOW_S = 3.0
+HUNG_FROM_S = 5.0
 STARTUP_SHARE = 0.50
 STEPS_BETWEEN = 2
 """Samples with a busy GPU between two compilations: 0.2 s of steps at ten a second."""

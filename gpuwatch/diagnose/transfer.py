@@ -22,7 +22,7 @@ def find(case: Case) -> list[Finding]:
     account, e = case.account, case.evidence
     if account is None:
         return []
-    if (_link_full(case) or _copies_between(case)) and account.lost_in(*_BEHIND_COPIES) >= t.NAMED_FROM:
+    if (_link_full(case) or copies_between(case)) and account.lost_in(*_BEHIND_COPIES) >= t.NAMED_FROM:
         return [_link_bound(case, account.lost_in(*_BEHIND_COPIES), account.location(Activity.COPYING))]
     lost = account.lost_in(*_COPIES)
     if lost < t.NAMED_FROM:
@@ -94,7 +94,7 @@ def _link_share(case: Case) -> float:
     return max(e.mean("rx_bytes_per_s") or 0.0, e.mean("tx_bytes_per_s") or 0.0) / pinned_ceiling(e)
 
 
-def _copies_between(case: Case) -> bool:
+def copies_between(case: Case) -> bool:
     """Asynchronous copies in the stream of the kernels: the GPU copies or computes, one after the other, and both
     together are its whole time."""
     link = _link_share(case)
