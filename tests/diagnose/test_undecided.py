@@ -71,3 +71,12 @@ def test_where_it_asks_for_them_native_frames_change_the_verdict() -> None:
     pid = next(o.root_pid for o in observations if isinstance(o, StackSample))
     assert diagnose(observations, pid).verdict.cause == "host_sync"
     assert diagnose(plain, pid).verdict.cause == "launch_bound"
+
+
+def test_a_verdict_that_rests_on_an_undivided_line_says_why_there_were_no_native_frames() -> None:
+    why = "native frames: permission denied (ptrace_scope=1, not root): CAP_SYS_PTRACE"
+    failed = StackSample(b.PID, b.PID, b.times()[-1], error=why, native=True)
+    job = [b.inventory(), *b.gpu([10.0]), *b.ticks(b.process(b.PID, 1.0)), *b.host()]
+    assert why in diagnose([*job, *b.stacks([(b.USER_LINE, True)]), failed], b.PID).missing
+    launching = diagnose([*job, *b.stacks([(b.LAUNCHING, True)]), failed], b.PID)
+    assert why not in launching.missing, "nothing was left open"
