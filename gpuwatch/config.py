@@ -45,6 +45,8 @@ class DiagnosisConfig(Struct, frozen=True):
     every_s: Annotated[float, Meta(ge=60, le=86_400 * 7)] = 300.0
     """Spacing of the diagnoses of a job whose picture does not change. Each costs up to 5 s of stack samples."""
     stacks: bool = True
+    native_stacks: Literal["auto", "never"] = "auto"
+    """Whether a burst of stacks may end with a look at native frames, which holds the job for a moment."""
 
 
 class ProbesConfig(Struct, frozen=True):

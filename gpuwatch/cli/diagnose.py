@@ -120,11 +120,13 @@ def _from_recording(
 def _live(
     pid: int | None, gpu: int | None, seconds: float, *, stacks: bool
 ) -> tuple[list[Diagnosis], tuple[Device, ...]]:
+    from gpuwatch.cli.options import undecided_or_none
     from gpuwatch.collect.node import live_source
     from gpuwatch.daemon.steps import listening
     from gpuwatch.daemon.watch import Watch
     from gpuwatch.diagnose.judge import diagnose
 
+    undecided = undecided_or_none()
     with Watch(live_source(1.0), steps=listening(os.environ, os.getpid())) as watch:
         inventory = watch.open()
         found = []
@@ -133,6 +135,7 @@ def _live(
                 subject,
                 seconds if subject.pid else min(seconds, MIN_SECONDS),
                 stacks=stacks,
+                undecided=undecided,
                 progress=_progress(subject),
             )
             found.append(diagnose(seen, subject.pid, subject.device_indices))

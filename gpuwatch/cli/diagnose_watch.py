@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def follow(pid: int | None, gpu: int | None, seconds: float, *, stacks: bool, as_json: bool) -> int:
     """Watch windows of ``seconds`` for ever. The exit code of the last window, also when interrupted."""
     from gpuwatch.cli.diagnose import chosen, exit_code
+    from gpuwatch.cli.options import undecided_or_none
     from gpuwatch.collect.node import live_source
     from gpuwatch.daemon.steps import listening
     from gpuwatch.daemon.watch import Watch
@@ -27,13 +28,14 @@ def follow(pid: int | None, gpu: int | None, seconds: float, *, stacks: bool, as
 
     causes: dict[int, tuple[str, ...]] = {}
     code = 0
+    undecided = undecided_or_none()
     with Watch(live_source(1.0), steps=listening(os.environ, os.getpid())) as watch:
         devices = watch.open().devices
         try:
             while True:
                 found = []
                 for subject in chosen(watch, pid, gpu, devices):
-                    seen = watch.collect(subject, seconds, stacks=stacks)
+                    seen = watch.collect(subject, seconds, stacks=stacks, undecided=undecided)
                     diagnosis = diagnose(seen, subject.pid, subject.device_indices)
                     found.append(diagnosis)
                     _tell(diagnosis, causes, as_json=as_json, watch=watch)

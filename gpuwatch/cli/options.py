@@ -1,13 +1,17 @@
 """Option types that several sub-commands share.
 
-Owns: turning what a person types into a value, with one clear error. Refuses: what the value is for.
+Owns: turning what a person types or has configured into a value, with one clear error. Refuses: what the value is for.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from gpuwatch.collect.source import Undecided
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -31,3 +35,11 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         if not self.minimum <= seconds <= self.maximum:
             self.fail(f"{value} is outside {self.minimum:g}s to {self.maximum:g}s", param, ctx)
         return seconds
+
+
+def undecided_or_none() -> Undecided | None:
+    """What asks for native frames, or None where ``diagnosis.native_stacks`` is never. Raises ConfigError."""
+    from gpuwatch.config import load
+    from gpuwatch.diagnose.undecided import undecided
+
+    return undecided if load().config.diagnosis.native_stacks == "auto" else None

@@ -52,6 +52,7 @@ def command(file: Path, seconds: float, pid: int | None, note: str, force: bool,
 
 
 def _record(file: Path, seconds: float, pid: int | None, note: str) -> tuple[int, int]:
+    from gpuwatch.cli.options import undecided_or_none
     from gpuwatch.collect.node import live_source
     from gpuwatch.daemon.jobs import Subject
     from gpuwatch.daemon.steps import listening
@@ -59,6 +60,7 @@ def _record(file: Path, seconds: float, pid: int | None, note: str) -> tuple[int
     from gpuwatch.model import Observation
     from gpuwatch.replay.format import Writer
 
+    undecided = undecided_or_none()
     with Watch(live_source(1.0), steps=listening(os.environ, os.getpid())) as watch:
         inventory = watch.open()
         subjects = watch.subjects()
@@ -83,7 +85,7 @@ def _record(file: Path, seconds: float, pid: int | None, note: str) -> tuple[int
                     click.echo(f"\r\033[Krecording: {done:.0f} of {total:.0f} s", nl=False, err=True)
 
             try:
-                watch.collect(subject, seconds, stack_seconds=seconds, sink=keep, progress=show)
+                watch.collect(*(subject, seconds), stack_seconds=seconds, undecided=undecided, sink=keep, progress=show)
             except KeyboardInterrupt:
                 click.echo("interrupted: keeping what was recorded", err=True)
             finally:

@@ -24,7 +24,6 @@ from gpuwatch.collect.host_sampler import HostPart, HostSampler, ProcessPart, Ro
 from gpuwatch.collect.nvml_identity import gpu_of
 from gpuwatch.collect.shared_memory import with_shared_memory
 from gpuwatch.collect.source import Emit, Focus
-from gpuwatch.collect.source_lines import SourceLines
 from gpuwatch.model import (
     Device,
     DeviceSample,
@@ -137,8 +136,7 @@ class NodeSource:
         with self._lock:
             self._set_focus(focus)
         if focus is not None and focus.stacks and focus.root_pid:
-            emit = SourceLines(self._deliver).emit
-            arguments = (focus, lambda: self._job(focus.root_pid), emit, self._focus_ends)
+            arguments = (focus, lambda: self._job(focus.root_pid), self._deliver, self._focus_ends)
             self._launch(threading.Thread(target=self._stacks.run, args=arguments, name="stacks", daemon=True))
 
     def set_demand(self, low: bool) -> None:

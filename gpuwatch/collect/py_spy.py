@@ -3,9 +3,8 @@
 Owns: finding the executable, the child process, its JSON, error texts with the setting that would help.
 Refuses: when to sample and whom.
 
-``--nonblocking`` is the rule: py-spy then only reads the other process's memory (process_vm_readv) and never stops
-it, so killing py-spy cannot leave the job stopped. With ``--native`` it has to attach with ptrace; killed between
-its SIGSTOP and the detach it can leave the job stopped, so that is for single samples that a person asks for.
+Always ``--nonblocking``: py-spy then only reads the other process's memory (process_vm_readv) and never stops it.
+Native frames need more than that: native_look.py.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +31,7 @@ from gpuwatch.collect.proc_parse import parse_cmdline, parse_stat, parse_status,
 from gpuwatch.model import Absent, Frame, ThreadStack
 
 TIMEOUT_S = 2.0
-NATIVE_TIMEOUT_S = 10.0
-"""The first native dump reads the unwind tables of libtorch: seconds, not milliseconds."""
+NOT_INSTALLED = "py-spy is not installed beside gpuwatch: pip install py-spy"
 _POLL_S = 0.05
 _CAP_SYS_PTRACE = 1 << 19
 
@@ -46,13 +45,14 @@ class Failure(enum.Enum):
     GONE = "gone"
     NOT_PYTHON = "not python"
     VERSION = "version"
+    """This py-spy does not know that Python, or is too old for what it is asked for."""
     TIMEOUT = "timeout"
     OUTPUT = "output"
     """py-spy succeeded and wrote something else than its JSON."""
     TORN = "torn"
     """Memory changed while it was read: try again."""
     STOPPED = "stopped"
-    """We were told to stop, or the process is stopped and must stay so."""
+    """We were told to stop, or the process is stopped and has nothing to tell."""
 
 
 class Dump(NamedTuple):
@@ -67,7 +67,6 @@ class _Frame(Struct):
     name: str
     filename: str = ""
     line: int = 0
-    module: str | None = None
 
 
 class _Thread(Struct):
@@ -108,22 +107,21 @@ def parse_dump(output: bytes) -> tuple[ThreadStack, ...]:
             name=thread.thread_name or _name_of_main(thread),
             active=thread.active,
             owns_gil=thread.owns_gil,
-            frames=_stack(tuple((f.name, f.filename, f.module or "", f.line) for f in thread.frames)),
+            frames=_stack(tuple((f.name, f.filename, f.line) for f in thread.frames)),
         )
         for thread in _decoder.decode(output)
     )
 
 
 @lru_cache(maxsize=2048)
-def _stack(frames: tuple[tuple[str, str, str, int], ...]) -> tuple[Frame, ...]:
+def _stack(frames: tuple[tuple[str, str, int], ...]) -> tuple[Frame, ...]:
     """The same stack again is the same object: a burst repeats a few stacks hundreds of times (20 MiB otherwise)."""
     return tuple(_frame(*frame) for frame in frames)
 
 
 @lru_cache(maxsize=4096)
-def _frame(name: str, filename: str, module: str, line: int) -> Frame:
-    """A native frame has no file but the library it lies in."""
-    return Frame(sys.intern(name), sys.intern(filename or module.rsplit("/", 1)[-1]), max(0, line))
+def _frame(name: str, filename: str, line: int) -> Frame:
+    return Frame(sys.intern(name), sys.intern(filename), max(0, line))
 
 
 def _name_of_main(thread: _Thread) -> str:
@@ -135,7 +133,8 @@ class PySpy:
     """Starts py-spy. Thread-safe: it keeps nothing between dumps."""
 
     def __init__(self, executable: Path | None = None, root: Path = Path("/proc")) -> None:
-        self._executable = executable or find_py_spy()
+        self.executable = executable or find_py_spy()
+        """None when py-spy is not installed."""
         self._root = root
 
     def is_python(self, pid: int) -> bool | None:
@@ -156,43 +155,40 @@ class PySpy:
         except OSError:
             return False
 
-    def dump(self, pid: int, native: bool, stop: threading.Event | None = None) -> Dump:
+    def dump(self, pid: int, stop: threading.Event | None = None) -> Dump:
         """One dump of all threads. Never raises; ``stop`` kills a child that is under way."""
-        if self._executable is None:
-            return Dump((), Failure.MISSING, "py-spy is not installed beside gpuwatch: pip install py-spy")
-        if native and self._state(pid) in ("T", "t"):
-            return Dump((), Failure.STOPPED, f"pid {pid} is stopped: a native stack would have to resume it")
-        mode = "--native" if native else "--nonblocking"
-        command = [str(self._executable), "dump", "--json", mode, "--pid", str(pid)]
+        executable = self.executable
+        if executable is None:
+            return Dump((), Failure.MISSING, NOT_INSTALLED)
+        command = [str(executable), "dump", "--json", "--nonblocking", "--pid", str(pid)]
         try:
-            code, output, errors = _run(command, NATIVE_TIMEOUT_S if native else TIMEOUT_S, stop)
+            code, output, errors = run_program(command, TIMEOUT_S, stop)
         except OSError as error:
-            return Dump((), Failure.MISSING, f"{self._executable} cannot be started: {error.strerror}")
+            return Dump((), Failure.MISSING, f"{executable} cannot be started: {error.strerror}")
         if code is None:
-            if native and self._state(pid) == "T":
-                os.kill(pid, signal.SIGCONT)
             if stop is not None and stop.is_set():
                 return Dump((), Failure.STOPPED, "stopped")
             return Dump((), Failure.TIMEOUT, f"py-spy did not finish within {TIMEOUT_S:g} s: machine overloaded?")
         if code != 0:
-            return self._failed(pid, errors)
+            return self.failed(pid, errors)
         try:
             threads = parse_dump(output)
         except ValueError as error:
             return Dump((), Failure.OUTPUT, f"py-spy's output was not understood: {error}")
         return Dump(threads) if threads else Dump((), Failure.TORN, "py-spy found no thread")
 
-    def _state(self, pid: int) -> str:
+    def state(self, pid: int) -> str:
+        """The letter of ``/proc/PID/stat``, "?" when there is no such process."""
         stat = reading(self._root / str(pid) / "stat", parse_stat)
         return "?" if isinstance(stat, Absent) else stat.state
 
-    def _failed(self, pid: int, errors: bytes) -> Dump:
-        """Name the failure behind py-spy's message."""
+    def failed(self, pid: int, errors: bytes) -> Dump:
+        """The failure behind py-spy's message, named."""
         text = printable(b"; ".join(line.strip() for line in errors.splitlines()[:6] if line.strip()))
         lower = text.lower()
         if "permission denied" in lower or "not permitted" in lower:
             return Dump((), Failure.PERMISSION, f"permission denied ({self._permission_advice(pid)}")
-        if self._state(pid) in ("?", "Z", "X"):
+        if self.state(pid) in ("?", "Z", "X"):
             return Dump((), Failure.GONE, f"process {pid} has ended")
         if "unsupported version of python" in lower:
             detail = text.removeprefix("Error: ")
@@ -228,8 +224,9 @@ class PySpy:
         return bool(effective & _CAP_SYS_PTRACE)
 
 
-def _run(command: list[str], timeout_s: float, stop: threading.Event | None) -> tuple[int | None, bytes, bytes]:
-    """(exit code or None when it had to be killed, stdout, stderr). Raises OSError when it cannot be started."""
+def run_program(command: list[str], timeout_s: float, stop: threading.Event | None) -> tuple[int | None, bytes, bytes]:
+    """(exit code or None when it had to be killed with all that it started, stdout, stderr). Raises OSError when it
+    cannot be started."""
     deadline = time.monotonic() + timeout_s
     # Backtraces would bury the message; an own process group keeps a terminal's Ctrl-C to us.
     environment = {"PATH": os.defpath, "RUST_BACKTRACE": "0"}
@@ -247,7 +244,8 @@ def _run(command: list[str], timeout_s: float, stop: threading.Event | None) -> 
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline and not (stop is not None and stop.is_set()):
                     continue
-                child.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
                 child.communicate()
                 return None, b"", b""
             return child.returncode, output, errors

@@ -5,15 +5,19 @@ Owns: the ObservationSource protocol and Focus. Refuses: knowing which hardware 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from gpuwatch.model import Observation
+from gpuwatch.model import Observation, StackSample
 
 Emit = Callable[[Observation], None]
 """Called from collector threads: must be quick and thread-safe (``queue.SimpleQueue.put``)."""
+
+Undecided = Callable[[Sequence[StackSample], Mapping[tuple[str, int], str]], bool]
+"""(stacks of the main process, text of the user's lines by file and line) to whether only native frames can tell what
+the job does. Pure and quick: the collector asks, the diagnosis knows (``diagnose.undecided``)."""
 
 
 class Focus(Struct, frozen=True):
@@ -30,6 +34,9 @@ class Focus(Struct, frozen=True):
     stack_hz: float = 10.0
     """Of the main process, for at most ``stack_seconds`` of the focus; workers get about one a second each."""
     stack_seconds: float = 5.0
+    undecided: Undecided | None = None
+    """Asked once, at the end of the burst, whether to add a look at native frames, which holds the job for a moment.
+    None: never."""
 
 
 class ObservationSource(Protocol):

@@ -29,13 +29,15 @@ class SourceLines:
     def __init__(self, emit: Emit, root: Path = Path("/proc")) -> None:
         self._emit = emit
         self._root = root
+        self.texts: dict[tuple[str, int], str] = {}
+        """What it has told, by file and line."""
         self._told: set[tuple[int, str, int]] = set()
         self._files: dict[tuple[int, str], list[str]] = {}
 
     def emit(self, observation: Observation) -> None:
-        """Pass on, then add what lines it makes known."""
+        """Pass on, then add what lines it makes known. Native stacks stand on lines that plain ones have told."""
         self._emit(observation)
-        if isinstance(observation, StackSample):
+        if isinstance(observation, StackSample) and not observation.native:
             for thread in observation.threads:
                 frame = next((f for f in thread.frames if _is_users(f)), None)
                 if frame is not None:
@@ -49,6 +51,7 @@ class SourceLines:
         lines = self._lines(stack.pid, frame.file)
         if 0 < frame.line <= len(lines):
             text = lines[frame.line - 1].strip()[:MAX_TEXT]
+            self.texts[frame.file, frame.line] = text
             self._emit(SourceLine(stack.root_pid, stack.mono_ns, frame.file, frame.line, text))
 
     def _lines(self, pid: int, file: str) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from gpuwatch.collect.source import Focus
+from gpuwatch.collect.source import Focus, Undecided
 from gpuwatch.config import DiagnosisConfig
 from gpuwatch.daemon.jobs import Activity, Jobs, Meter, Subject
 from gpuwatch.daemon.ring import Timed
@@ -122,6 +122,11 @@ class Decider:
         past = self._past.get(diagnosis.pid)
         if past is not None:
             past.settled = diagnosis.verdict.cause not in NOT_SETTLED
+
+    def well_used(self, subject: Subject) -> bool:
+        """Whether even the job's least busy device has little to gain. False while not known."""
+        activity = self._lowest(subject, self.settings.after_s)
+        return activity is not None and activity.busy_pct is not None and not self._low(activity)
 
     def _is_due(self, subject: Subject, mono_ns: int) -> bool:
         if any(index in self.occupied for index in subject.device_indices):
@@ -269,12 +274,21 @@ class Inquiries:
         """What is being diagnosed."""
         return self._active.subject if self._active else None
 
-    def begin(self, subject: Subject, seconds: float, stacks: bool, clock_ns: int, mono_ns: int) -> Progress:
+    def begin(
+        self,
+        subject: Subject,
+        seconds: float,
+        stacks: bool,
+        clock_ns: int,
+        mono_ns: int,
+        undecided: Undecided | None = None,
+    ) -> Progress:
         """Start one; 0 seconds judge what is there. The caller has seen that none is running."""
         assert self._active is None
         self._active = _Active(subject, seconds, clock_ns, mono_ns, clock_ns)
         if seconds > 0:
-            self._focus(Focus(subject.pid, subject.device_indices, seconds, stacks=stacks and subject.pid > 0))
+            stacks = stacks and subject.pid > 0
+            self._focus(Focus(subject.pid, subject.device_indices, seconds, stacks=stacks, undecided=undecided))
         return Progress(subject, 0.0, seconds, "watching")
 
     def step(self, clock_ns: int, observed: Callable[[int], list[Observation]]) -> Progress | Diagnosis | None:

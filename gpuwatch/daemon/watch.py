@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from gpuwatch.collect.source import Focus, ObservationSource
+from gpuwatch.collect.source import Focus, ObservationSource, Undecided
 from gpuwatch.daemon.jobs import Jobs, Subject
 from gpuwatch.daemon.steps import Steps
 from gpuwatch.errors import InputNotFoundError, UnavailableError
@@ -94,12 +94,15 @@ class Watch:
         *,
         stacks: bool = True,
         stack_seconds: float = 5.0,
+        undecided: Undecided | None = None,
         sink: Sink | None = None,
         progress: Progress | None = None,
     ) -> list[Observation]:
         """Look closely at a job: everything observed in ``seconds``, preceded by what a reader must know (inventory,
-        process facts). With a ``sink`` each observation goes there too, as it comes."""
-        focus = Focus(subject.pid, subject.device_indices, seconds, stacks, stack_seconds=stack_seconds)
+        process facts). With a ``sink`` each observation goes there too, as it comes. ``undecided``: see ``Focus``."""
+        focus = Focus(
+            *(subject.pid, subject.device_indices, seconds, stacks), stack_seconds=stack_seconds, undecided=undecided
+        )
         start = self._clock()
         kept: list[Observation] = []
         for known in self._preface():

@@ -128,6 +128,8 @@ class Evidence(Struct, frozen=True):
     """Mean SM clock over its maximum while busy."""
     native_stacks: tuple[StackSample, ...] = ()
     """Stacks of the GPU process with native frames; rare, since they stop it."""
+    native_errors: tuple[str, ...] = ()
+    """Why there are none where they were asked for."""
     worker_generations: float = 0.0
     """Distinct loader workers over the most that were there at once: 1 when they persist, more when they are started
     anew. 0 without any."""
@@ -208,7 +210,7 @@ def assemble(
         quota=_quota([c for t in job.ticks for c in t.cgroups if c.root_pid == pid]),
         main_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and not s.native),
         worker_stacks=tuple(s for s in job.stacks if s.pid in job.pids(Role.LOADER_WORKER) and s.threads),
-        stack_errors=tuple(dict.fromkeys(s.error for s in job.stacks if s.error)),
+        stack_errors=tuple(dict.fromkeys(s.error for s in job.stacks if s.error and not s.native)),
         source={(o.file, o.line): o.text for o in observations if isinstance(o, SourceLine)},
         tenants=_tenants(own, job),
         command=job.infos[pid].command if pid in job.infos else "",
@@ -217,6 +219,7 @@ def assemble(
         throttle=throttle_shares(own, windows),
         clock_share=clock_share(own, devices),
         native_stacks=tuple(s for s in job.stacks if s.pid == pid and s.threads and s.native),
+        native_errors=tuple(dict.fromkeys(s.error for s in job.stacks if s.error and s.native)),
         worker_generations=_generations(job),
         ranks=_ranks(device_samples, job, indices),
         ceilings=dict(ceilings or {}),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -157,14 +157,14 @@ def user_frame(frames: Sequence[Frame]) -> Frame | None:
     return next((f for f in frames if "site-packages" in f.file and not _FRAMEWORK.search(f.file) and f.line > 0), None)
 
 
-def classify(thread: ThreadStack, text_of: dict[tuple[str, int], str]) -> Doing:
+def classify(thread: ThreadStack, text_of: Mapping[tuple[str, int], str]) -> Doing:
     """What ``thread`` was doing. ``text_of`` maps (file, line) to the text of lines of the user's code."""
     frames = thread.frames
     where = user_frame(frames)
     return Doing(_activity(thread, where, text_of), where)
 
 
-def _activity(thread: ThreadStack, where: Frame | None, text_of: dict[tuple[str, int], str]) -> Activity:
+def _activity(thread: ThreadStack, where: Frame | None, text_of: Mapping[tuple[str, int], str]) -> Activity:
     frames = thread.frames
     for activity, file, functions in _RULES:
         if file is _COMPILER:

@@ -245,6 +245,8 @@ def _missing(case: Case) -> tuple[str, ...]:
     if e.gone:
         notes.append(f"process {e.pid} ended during the window")
     account = case.account
-    if account is not None and account.source_known < 0.5 and account.lost_in(Activity.USER_LINE) >= t.NAMED_FROM:
+    divisible = account is not None and account.lost_in(Activity.USER_LINE) >= t.NAMED_FROM
+    notes.extend(e.native_errors if divisible else ())
+    if account is not None and account.source_known < 0.5 and divisible:
         notes.append("source lines could not be read: C calls on a line (.item(), numpy) cannot be told apart")
     return (*notes, *(steps.left_out(e.steps, account.fetching) if account is not None else ()))

@@ -10,7 +10,9 @@ from diagnose import builders as b
 
 from gpuwatch.cli.diagnose import exit_code
 from gpuwatch.cli.main import run
+from gpuwatch.cli.options import undecided_or_none
 from gpuwatch.diagnose.judge import diagnose
+from gpuwatch.diagnose.undecided import undecided
 from gpuwatch.export.diagnosis_text import account_bar, diagnosis_lines
 from gpuwatch.model import AccountShare
 from gpuwatch.replay.format import Writer
@@ -141,3 +143,12 @@ def test_a_line_of_watch_says_who_what_and_where_the_time_went() -> None:
     assert (
         text == "18:04:11 pid 4242 loader_in_main_process 91 % lost; computing 9 %, preparing_data 90 %, launching 1 %"
     )
+
+
+def test_whoever_switched_native_frames_off_is_not_held_by_diagnose_and_record_either(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert undecided_or_none() is undecided
+    monkeypatch.setenv("GPUWATCH_DIAGNOSIS_NATIVE_STACKS", "never")
+    assert undecided_or_none() is None

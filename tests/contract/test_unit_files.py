@@ -43,6 +43,12 @@ def test_the_service_is_ready_when_it_serves_and_restarted_when_it_hangs() -> No
     assert "nvidia-persistenced.service" in unit["Unit.After"][0]
 
 
+@pytest.mark.parametrize("name", ["gpuwatchd.service", "gpuwatchd-user.service"])
+def test_a_py_spy_that_needs_too_much_memory_does_not_end_the_service(name: str) -> None:
+    unit = parsed(name)
+    assert unit["Service.OOMPolicy"] == ["continue"]
+
+
 def test_the_service_sees_the_gpus_and_the_processes_of_all_users() -> None:
     unit = parsed("gpuwatchd.service")
     assert unit["Service.DevicePolicy"] == ["closed"]

@@ -26,6 +26,7 @@ from gpuwatch.client.connection import Connection
 from gpuwatch.client.state import Link
 from gpuwatch.config import Config, DiagnosisConfig
 from gpuwatch.daemon import diagnosing
+from gpuwatch.diagnose.undecided import undecided
 from gpuwatch.model import AccountShare, Diagnosis, Observation, ProcessTick, Source, SourceKind
 
 
@@ -110,9 +111,21 @@ def test_a_starved_job_is_diagnosed_by_itself_and_logged_once(
             newest = start + tenth * S // 10
             until(client, lambda s, newest=newest: 0 in s.devices and s.devices[0].mono_ns == newest)  # type: ignore[misc]
         until(client, lambda s: s.diagnosis_of(17) is not None)
-        assert [f.seconds for f in source.focused if f is not None] == [0.5]
+        assert [(f.seconds, f.undecided) for f in source.focused if f is not None] == [(0.5, undecided)]
     lines = [r.getMessage() for r in caplog.records if "pid 17" in r.getMessage()]
     assert lines == ["pid 17: loader_too_few_workers"]
+
+
+def test_a_job_is_not_held_for_native_frames_where_that_was_switched_off() -> None:
+    source = ScriptedSource()
+    config = Config(period_s=0.1, diagnosis=DiagnosisConfig(automatic=False, native_stacks="never"))
+    with runtime_dir() as path, serving(source, path, config), Connection(str(path)) as client:
+        now = source.now_ns()
+        source.emit(processes(now, info(17)), sample(0, now, pids=(17,)))
+        until(client, lambda s: 17 in s.infos and 0 in s.devices)
+        client.request(wire.StartDiagnosis(0, pid=17, seconds=2.0))
+        until(client, lambda s: s.progress is not None)
+        assert [(f.stacks, f.undecided) for f in source.focused if f is not None] == [(True, None)]
 
 
 def recording(ended: bool = False) -> Source:

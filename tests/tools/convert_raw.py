@@ -13,13 +13,13 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gpuwatch.collect import proc_parse as parse
+from gpuwatch.collect.native_look import parse_collapsed
 from gpuwatch.errors import GpuwatchError, InputNotFoundError, RecordingError, UsageError
 from gpuwatch.model import (
     NOT_READ,
@@ -261,35 +261,10 @@ class Converter:
 
     def _native(self, row: Row) -> Iterator[StackSample]:
         """Collapsed stacks carry counts, not times: they are spread evenly over the burst that ends here."""
-        stacks: list[ThreadStack] = []
-        for line in str(row.get("raw") or "").splitlines():
-            text, _, count = line.rpartition(" ")
-            thread = _collapsed(text)
-            if thread is not None and count.isdigit():
-                stacks.extend([thread] * int(count))
+        stacks = parse_collapsed(str(row.get("raw") or "").encode())
         for i, thread in enumerate(stacks):
             before_ns = int(NATIVE_BURST_S * 1e9 * (len(stacks) - i) / len(stacks))
             yield StackSample(self.main_pid, self.main_pid, self._ns(row) - before_ns, (thread,), native=True)
-
-
-_COLLAPSED = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
-_THREAD = re.compile(r"^thread \((\d+)\)(?:: (.*))?$")
-
-
-def _collapsed(text: str) -> ThreadStack | None:
-    """One line of py-spy's raw format without its count, outermost frame first."""
-    head, *parts = text.split(";")
-    thread = _THREAD.match(head)
-    if thread is None:
-        return None
-    frames = []
-    for part in reversed(parts):
-        match = _COLLAPSED.match(part)
-        if match is None:
-            frames.append(Frame(part, "", 0))
-        else:
-            frames.append(Frame(match["function"], match["file"], int(match["line"] or 0)))
-    return ThreadStack(int(thread[1]), thread[2] or "", True, False, tuple(frames))
 
 
 def _cpu_shares(before: dict[int, parse.CpuTimes], now: dict[int, parse.CpuTimes]) -> tuple[Num, Num]:

@@ -61,6 +61,10 @@ def test_every_key_can_be_read_back() -> None:
         ("endpoint = 3\n", "endpoint: expected a text, got 3"),
         ("diagnosis = 3\n", "diagnosis: expected a table [diagnosis], got 3"),
         ("[diagnosis]\nstacks = 'no'\n", "diagnosis.stacks: expected true or false, got 'no'"),
+        (
+            "[diagnosis]\nnative_stacks = 'rarely'\n",
+            "diagnosis.native_stacks: expected one of auto, never, got 'rarely'",
+        ),
         ("[probes]\nset = 'copy'\n", "probes.set: expected a list of names, got 'copy'"),
         ("period_s = \n", "not valid TOML"),
     ],

@@ -116,6 +116,15 @@ def test_without_gpm_the_utilization_of_nvml_decides() -> None:
     assert first_due(Decider(DiagnosisConfig()), old_card, range(100, 200)) == 120
 
 
+@pytest.mark.parametrize(("busy", "sm", "wanted"), [(95.0, 60.0, True), (95.0, 4.0, False), (40.0, 60.0, False)])
+def test_a_job_that_uses_its_gpu_well_is_known_and_need_not_be_held(busy: float, sm: float, wanted: bool) -> None:
+    decider = Decider(DiagnosisConfig())
+    assert not decider.well_used(JOB), "not known is not well used"
+    for second in range(100, 115):
+        decider.observe((sample(second, busy, sm),), {}, second * S)
+    assert decider.well_used(JOB) is wanted
+
+
 def test_a_healthy_job_is_looked_at_after_30_s_and_then_every_five_minutes() -> None:
     decider = Decider(DiagnosisConfig())
     healthy = lambda second: (sample(second),)  # noqa: E731

@@ -7,89 +7,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from stack_stage import MAIN, MS, STACK, Stage, worker
 
 from gpuwatch.collect import py_spy
 from gpuwatch.collect.py_spy import Dump, Failure, PySpy, parse_dump
 from gpuwatch.collect.source import Focus
 from gpuwatch.collect.stacks import StackSampler
-from gpuwatch.model import Frame, ProcessInfo, Role, StackSample, ThreadStack
-
-MAIN = 100
-MS = 1_000_000
-STACK = (ThreadStack(MAIN, "MainThread", True, True, (Frame("loop", "/home/a/train.py", 7),)),)
-FOCUS = Focus(MAIN, (0,), 20.0)
-
-
-def worker(pid: int, python: bool = True) -> ProcessInfo:
-    return ProcessInfo(
-        pid, 1, MAIN, MAIN, Role.LOADER_WORKER, "pt_data_worker", "python train.py", "a", 1000, python=python
-    )
-
-
-class FakeTime(threading.Event):
-    """A clock that moves only while the sampler waits or dumps; also the stop event that it waits on."""
-
-    def __init__(self, stop_at_ns: int = 1 << 62) -> None:
-        super().__init__()
-        self.now_ns = 0
-        self.stop_at_ns = stop_at_ns
-
-    def clock(self) -> int:
-        return self.now_ns
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self.now_ns += round(timeout * 1e9)
-        return self.now_ns >= self.stop_at_ns
-
-
-class FakeSpy:
-    """Answers by pid and takes ``cost_ns`` of the fake time for each dump."""
-
-    def __init__(self, now: FakeTime, cost_ns: int = 9 * MS) -> None:
-        self.now = now
-        self.cost_ns = cost_ns
-        self.answers: dict[int, Dump] = {}
-        self.not_python: set[int] = set()
-        self.calls: list[tuple[int, int]] = []
-        self.natives: list[bool] = []
-
-    def is_python(self, pid: int) -> bool | None:
-        return pid not in self.not_python
-
-    def dump(self, pid: int, native: bool, stop: threading.Event | None = None) -> Dump:
-        self.calls.append((self.now.now_ns, pid))
-        self.natives.append(native)
-        self.now.now_ns += self.cost_ns
-        return self.answers.get(pid, Dump(STACK))
-
-    def counts(self) -> Counter[int]:
-        return Counter(pid for _, pid in self.calls)
-
-
-class Stage:
-    """A sampler with a fake spy and clock."""
-
-    def __init__(self, cost_ns: int = 9 * MS, stop_at_ns: int = 1 << 62) -> None:
-        self.now = FakeTime(stop_at_ns)
-        self.spy = FakeSpy(self.now, cost_ns)
-        self.sampler = StackSampler(self.spy, self.now.clock)
-        self.emitted: list[StackSample] = []
-
-    def run(self, *workers: ProcessInfo, focus: Focus = FOCUS) -> None:
-        def emit(observation: object) -> None:
-            assert isinstance(observation, StackSample)
-            self.emitted.append(observation)
-
-        self.sampler.run(focus, lambda: workers, emit, self.now)
-
-    def errors(self) -> list[tuple[int, str]]:
-        return [(sample.pid, sample.error) for sample in self.emitted if sample.error]
+from gpuwatch.model import Frame, ThreadStack
 
 
 def test_a_burst_samples_the_main_process_at_its_rate_and_ends_in_time() -> None:
@@ -126,14 +54,6 @@ def test_sampling_never_takes_more_than_its_share_of_the_time(cost_ms: int) -> N
     assert spent - cost_ms <= 0.3 * 20_000
     assert stage.spy.counts()[MAIN] > 0
     assert len(stage.spy.counts()) > 1
-
-
-def test_native_frames_which_stop_the_job_are_never_asked_for_in_a_burst() -> None:
-    stage = Stage()
-    stage.run(worker(1))
-    assert set(stage.spy.natives) == {False}
-    assert stage.sampler.sample(MAIN, MAIN, native=True).native
-    assert stage.spy.natives[-1] is True
 
 
 def test_processes_that_are_not_python_are_never_given_to_the_sampler() -> None:
@@ -189,17 +109,14 @@ def test_a_gpu_without_a_job_or_a_focus_without_stacks_samples_nobody(focus: Foc
     assert stage.spy.calls == []
 
 
-def test_frames_are_innermost_first_with_whole_paths_and_native_ones_name_their_library() -> None:
+def test_frames_are_innermost_first_with_whole_paths() -> None:
     output = b"""[{"pid": 1, "thread_id": 5, "thread_name": null, "os_thread_id": null, "active": true,
       "owns_gil": true, "frames": [
-        {"name": "cuStreamSynchronize", "filename": "", "module": "/usr/lib/libcuda.so.1", "line": 0, "locals": null},
+        {"name": "step", "filename": "/home/a/model.py", "module": null, "short_filename": "model.py", "line": 3},
         {"name": "loop", "filename": "/home/a/train.py", "module": null, "short_filename": "train.py", "line": 7}],
       "process_info": null}]"""
-    assert parse_dump(output) == (
-        ThreadStack(
-            0, "", True, True, (Frame("cuStreamSynchronize", "libcuda.so.1", 0), Frame("loop", "/home/a/train.py", 7))
-        ),
-    )
+    frames = Frame("step", "/home/a/model.py", 3), Frame("loop", "/home/a/train.py", 7)
+    assert parse_dump(output) == (ThreadStack(0, "", True, True, frames),)
 
 
 def fake_program(folder: Path, script: str) -> Path:
@@ -229,7 +146,7 @@ def test_odd_output_is_an_error_sample_and_not_an_exception(tmp_path: Path, outp
 def test_py_spys_messages_become_one_line_with_a_kind(
     tmp_path: Path, stderr: str, failure: Failure, words: str
 ) -> None:
-    dump = PySpy(fake_program(tmp_path, f"echo '{stderr}' >&2; exit 1")).dump(os.getpid(), native=False)
+    dump = PySpy(fake_program(tmp_path, f"echo '{stderr}' >&2; exit 1")).dump(os.getpid())
     assert dump.failure is failure
     assert words in dump.error
     assert "\n" not in dump.error
@@ -259,7 +176,7 @@ def test_a_refusal_names_the_lock_and_its_key(
         (tmp_path / "sys/kernel/yama/ptrace_scope").write_text(scope + "\n")
     monkeypatch.setattr(os, "geteuid", lambda: euid)
     spy = PySpy(fake_program(tmp_path, "echo 'Permission Denied: Try sudo' >&2; exit 1"), tmp_path)
-    dump = spy.dump(7, native=False)
+    dump = spy.dump(7)
     assert dump.failure is Failure.PERMISSION
     assert dump.error.startswith("permission denied (")
     assert words in dump.error
@@ -268,7 +185,7 @@ def test_a_refusal_names_the_lock_and_its_key(
 def test_a_py_spy_that_hangs_is_killed_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(py_spy, "TIMEOUT_S", 0.05)
     program = fake_program(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    dump = PySpy(program).dump(os.getpid(), native=False)
+    dump = PySpy(program).dump(os.getpid())
     assert dump.failure is Failure.TIMEOUT
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
@@ -276,14 +193,14 @@ def test_a_py_spy_that_hangs_is_killed_and_said_so(tmp_path: Path, monkeypatch: 
 def test_stopping_kills_the_child_that_is_under_way(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    dump = PySpy(fake_program(tmp_path, "exec sleep 60")).dump(os.getpid(), native=False, stop=stop)
+    dump = PySpy(fake_program(tmp_path, "exec sleep 60")).dump(os.getpid(), stop=stop)
     assert dump.failure is Failure.STOPPED
 
 
 def test_a_missing_py_spy_is_one_line_that_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(py_spy, "find_py_spy", lambda: None)
     assert "pip install" in StackSampler(PySpy()).sample(os.getpid(), 1).error
-    dump = PySpy(tmp_path / "gone").dump(os.getpid(), native=False)
+    dump = PySpy(tmp_path / "gone").dump(os.getpid())
     assert (dump.failure, dump.error) == (
         Failure.MISSING,
         f"{tmp_path}/gone cannot be started: No such file or directory",

@@ -1,0 +1,27 @@
+"""Whether plain stacks leave open what the training loop does, so that native frames must tell.
+
+Owns: that one decision. Refuses: taking stacks, and what native frames mean (frames.py, account.py).
+
+The same classification as the account's: a look at native frames holds the job for a moment, so it is worth it only
+where the account will use it, on lines of the user's that call C and whose text does not say what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.frames import Activity, classify, driving_thread
+from gpuwatch.model import StackSample
+
+
+def undecided(stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], str]) -> bool:
+    """Whether a share of the samples that could carry a finding stands on lines that only native frames can divide.
+
+    ``stacks``: of the process that drives the GPU; ``text_of``: lines of the user's code, by file and line.
+    """
+    threads = [th for s in stacks if not s.native and (th := driving_thread(s.pid, s.threads)) is not None]
+    if len(threads) < t.MIN_STACKS:
+        return False
+    open_samples = sum(classify(thread, text_of).activity is Activity.USER_LINE for thread in threads)
+    return open_samples >= t.NAMED_FROM * len(threads)
