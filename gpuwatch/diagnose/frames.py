@@ -88,6 +88,9 @@ _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
      frozenset({"_try_get_data", "_get_data"})),
     (Activity.ALLOCATING, re.compile(r"torch/cuda/memory\.py$"), frozenset({"empty_cache"})),
     (Activity.COMMUNICATING, re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives)\.py$"), None),
+    (Activity.COMMUNICATING, re.compile(r"torch/nn/parallel/distributed\.py$"),
+     frozenset({"_sync_buffers", "_sync_module_buffers", "_default_broadcast_coalesced",
+                "_distributed_broadcast_coalesced"})),
     (Activity.LOGGING, re.compile(r"(^|/)json/(encoder|__init__)\.py$"),
      frozenset({"dumps", "dump", "iterencode", "encode"})),
     (Activity.LOGGING, re.compile(r"PIL/\w+\.py$"), frozenset({"save", "_save", "_encode_tile"})),
@@ -198,6 +201,12 @@ def only_copies(text: str) -> bool:
     """Whether a line of code calls nothing but copies."""
     calls = _CALL.findall(text.split("#", 1)[0])
     return bool(calls) and all(call in _COPY_CALLS for call in calls)
+
+
+def in_backward(thread: ThreadStack) -> bool:
+    """The thread stands in the engine of the backward pass; its C++ leaves no frame of what it does there."""
+    return any(last_name(f.function) in ("_engine_run_backward", "backward") and _TORCH.search(f.file)
+               for f in thread.frames[:3])  # fmt: skip
 
 
 def worker_activity(thread: ThreadStack) -> Activity:
