@@ -53,15 +53,15 @@ class Case:
 def table(cpus: int, depth: int, device: str = "cuda") -> dict[str, Case]:
     """The four jobs, for so many CPUs; ``depth`` blocks are ``run.STEP_MS`` of GPU time."""
     if device == "cpu":
-        # One core a rank: decoding two pictures takes a fifth of the step.
-        both: Values = {**LOADER, "device": "cpu", "tiny": True, "batch": 2, "depth": 24, "workers": 1}
-        slow: Values = {"filters": 12}
+        # One core a rank: decoding two pictures takes a tenth of the step.
+        both: Values = {**LOADER, "device": "cpu", "tiny": True, "batch": 2, "depth": 40, "workers": 1}
+        slow: Values = {"filters": 16}
         large: Values = {**ROWS, "device": "cpu", "batch": 1, "depth": 20, "optimizer": "plain"}
     else:
         both = {**LOADER, "depth": depth, "workers": max(2, cpus // RANKS - 2), "read_loss": True}
         slow = {"workers": 1}
         large = {**ROWS, "width": 8192, "depth": 16, "batch": 1, "optimizer": "plain", "read_loss": True}
-    busy = {"host_filters": 12}
+    busy: Values = {"host_filters": 16}
     healthy, waits = ("healthy",), (WAITING,)
     cases = (
         Case("even", (both, both), (healthy, healthy)),
@@ -214,9 +214,9 @@ def _batch(options: argparse.Namespace, folder: Path) -> list[Values]:
     finally:
         forker.close()
     runs: list[Values] = []
-    for case in table(len(os.sched_getaffinity(0)), depth).values():
+    for number, case in enumerate(table(len(os.sched_getaffinity(0)), depth).values()):
         try:
-            with Job(case, folder / case.name, options.python) as job:
+            with Job(case, folder / str(number), options.python) as job:
                 job.until_steps()
                 runs += record(case, job, options)
         except NotHereError as exc:

@@ -63,7 +63,7 @@ def scenario(job: Job, computing_s: float | None = None) -> str:
 @contextmanager
 def running(case: Case, folder: Path) -> Iterator[tuple[Job, dict[str, str]]]:
     """The job, past its first steps, and the environment in which gpuwatch sees its cards."""
-    with Job(case, folder / case.name) as job:
+    with Job(case, folder) as job:
         job.until_steps(STEPS + 3, 50.0)
         computing = 0.02 if case.name == "exchange" else None
         env = fake_env(folder, scenario(job, computing))
