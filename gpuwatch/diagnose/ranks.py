@@ -89,8 +89,7 @@ def _exchanges(case: Case) -> Finding | None:
         lost,
         Bound(gain_bound(lost), "the exchange is hidden behind computing altogether"),
         remedy="Exchange less often or less: more samples per step and GPU, gradient accumulation under no_sync(), "
-        "bf16 gradients (bf16_compress_hook), fewer and larger buckets. `gpuwatch probe run allreduce` says what the "
-        "links of this machine reach.",
+        "bf16 gradients (bf16_compress_hook), fewer and larger buckets. The probe allreduce says what the links reach.",
         confidence=Confidence.MEDIUM,
         alternatives=("batch_too_small",),
         experiment="Time steps under no_sync(): what they are shorter by is the exchange.",
@@ -140,5 +139,5 @@ def _measured(e: Evidence) -> float:
 
 def _source(e: Evidence, link: str) -> str:
     if link == "NVLink" and _measured(e):
-        return "measured here: gpuwatch probe allreduce"
-    return "typical of this link; measure: gpuwatch probe run allreduce"
+        return "measured here: probe allreduce"
+    return "typical of this link; to measure: probe allreduce"

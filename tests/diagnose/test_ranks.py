@@ -117,7 +117,7 @@ def test_what_the_probe_measured_here_is_the_yardstick_of_the_exchange() -> None
     slow_links = judged(*seen, ceilings={"all_reduce_64MiB_busbw_bytes_per_s": 80e9})
     assert slow_links.verdict.cause == "nvlink_or_collective_wait"
     row = next(r for r in slow_links.verdict.evidence if r.name == "NVLink can carry")
-    assert (row.value, row.source) == (80.0, "measured here: gpuwatch probe allreduce")
+    assert (row.value, row.source) == (80.0, "measured here: probe allreduce")
 
 
 def test_gradients_over_pcie_are_told_by_traffic_in_both_directions() -> None:
