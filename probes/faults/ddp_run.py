@@ -140,9 +140,10 @@ def record(case: Case, job: Job, options: argparse.Namespace) -> list[Values]:
         file = options.out / f"ranks-{case.name}-{rank}.gwrec"
         said = _gpuwatch(options, "record", str(file), "--force", "--for", f"{options.record_s:g}s", "--pid", str(pid),
                          "--json")  # fmt: skip
+        end = time.monotonic()
+        steps = [step for step in job.steps(rank) if end - options.record_s <= step["t"] <= end]
         found = _gpuwatch(options, "diagnose", "--replay", str(file), "--pid", str(pid), "--json")
         finding = found["diagnoses"][0]["findings"][0]
-        steps = [step for step in job.steps(rank) if step["t"] >= time.monotonic() - options.record_s]
         runs.append(
             {
                 "case": case.name, "rank": rank, "pid": pid, "other_pid": job.pids()[1 - rank], "file": file.name,

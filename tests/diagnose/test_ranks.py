@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from diagnose import builders as b
+from gpuwatch.diagnose.frames import Activity, classify
 from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.model import (
     Confidence,
@@ -23,6 +24,7 @@ from gpuwatch.model import (
     ProcessTick,
     RankPlace,
     Role,
+    ThreadStack,
 )
 
 OTHER = 4243
@@ -139,6 +141,18 @@ def test_a_collective_that_blocks_the_thread_is_not_taken_for_work_on_the_cpu() 
     d = judged(gpu, card(20, 18, other=True), [rank(None)], asleep, cores=0.3)
     assert d.verdict.cause == "nvlink_or_collective_wait"
     assert "host_preprocessing" not in [f.cause for f in d.findings]
+
+
+@pytest.mark.parametrize(
+    ("function", "activity"),
+    [("DistributedDataParallel._sync_module_buffers", Activity.COMMUNICATING),
+     ("DistributedDataParallel.forward", Activity.LAUNCHING)],
+)  # fmt: skip
+def test_buffers_that_ddp_sends_before_a_step_are_communication_and_its_forward_is_not(
+    function: str, activity: Activity
+) -> None:
+    frames = (Frame(function, b.LIB + "torch/nn/parallel/distributed.py", 2100), Frame("fit", "/home/ann/fit.py", 33))
+    assert classify(ThreadStack(1, "MainThread", False, False, frames), {}).activity is activity
 
 
 def test_ranks_that_two_shells_started_are_known_by_their_environment() -> None:

@@ -7,6 +7,7 @@ counters follow the ranks' measured times as NCCL would make them read: see ``tw
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,13 @@ def test_both_ranks_are_known_as_one_job_each_on_its_own_card(name: str) -> None
     assert {o.device_index for o in recorded(name) if isinstance(o, DeviceSample)} == {0, 1}
 
 
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+MAY_READ_STACKS = os.getuid() == 0 or not YAMA.exists() or YAMA.read_text().strip() == "0"
+
+
+@pytest.mark.skipif(
+    not MAY_READ_STACKS, reason="only root may read stacks of a process that is no child (ptrace_scope)"
+)
 def test_a_starved_rank_is_found_while_the_job_runs(tmp_path: Path) -> None:
     case = ddp_run.table(2, 0, "cpu")["starved"]
     with running(case, tmp_path) as (job, env):
