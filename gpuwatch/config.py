@@ -21,6 +21,8 @@ SYSTEM_FILE = Path("/etc/gpuwatch/config.toml")
 SYSTEM_RUNTIME_DIR = "/run/gpuwatch"
 STREAM_SOCKET = "stream.sock"
 REQUEST_SOCKET = "requests.sock"
+STEP_SOCKET = "steps.sock"
+"""Takes datagrams of jobs that use ``gpuwatch.hook``, which tells every socket whose name begins with ``steps.``."""
 LOCK_FILE = "lock"
 """Held with flock by the daemon that serves the directory; contains its pid."""
 MAX_SOCKET_PATH_BYTES = 107

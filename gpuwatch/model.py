@@ -683,8 +683,38 @@ class EventRecord(Struct, frozen=True):
     """Further ones of the same since the last record of it: what comes within a second is not told one by one."""
 
 
+class StepReport(Struct, frozen=True, array_like=True):
+    """What one loop of a job said of itself (docs/hook.md), over the ``span_ns`` that ended at ``mono_ns``."""
+
+    pid: int
+    """By the kernel, never by the job's own word."""
+    mono_ns: int
+    span_ns: int
+    steps: int
+    """That ended in the span."""
+    step_ns: int
+    """Of all of them together."""
+    step_max_ns: int
+    wait_ns: Int = NOT_READ
+    """Time inside ``next()``. Absent where the job only marks its steps."""
+    wait_max_ns: Int = NOT_READ
+    loop: int = 0
+    """Tells the loops of one process apart; 0 for marked steps."""
+    thread: int = 0
+    """The kernel's id of the thread that runs it, in the job's own PID namespace."""
+
+
 Observation = (
-    Inventory | DeviceSample | HostSample | ProcessTick | StackSample | SourceLine | DeviceHealth | Burst | EventRecord
+    Inventory
+    | DeviceSample
+    | HostSample
+    | ProcessTick
+    | StackSample
+    | SourceLine
+    | DeviceHealth
+    | Burst
+    | EventRecord
+    | StepReport
 )
 """What collectors emit and recordings hold: everything above them is a function of these."""
 
@@ -771,6 +801,23 @@ class AccountShare(Struct, frozen=True):
     share: float
 
 
+class StepTimes(Struct, frozen=True):
+    """What the job said of its own loop in the window (docs/hook.md)."""
+
+    steps: int
+    step_s: float
+    """Mean."""
+    step_max_s: float
+    wait_s: Num = NOT_READ
+    """Mean data wait per step; absent where the job only marks its steps."""
+    wait_max_s: Num = NOT_READ
+    """Longest single wait."""
+    wait_share: Num = NOT_READ
+    """Of the wall time, 0..1."""
+    in_account: bool = False
+    """The account's waits for data are these, not those of the stack samples."""
+
+
 class Diagnosis(Struct, frozen=True):
     """The answer for one GPU job (or one GPU without a job)."""
 
@@ -787,6 +834,8 @@ class Diagnosis(Struct, frozen=True):
     end_wall_ns: int = 0
     missing: tuple[str, ...] = ()
     """What would have made this surer, such as "stacks of pid 42: permission denied; …"."""
+    steps: StepTimes | None = None
+    """None for a job that says nothing of itself, as most."""
 
     @property
     def verdict(self) -> Finding:

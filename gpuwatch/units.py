@@ -97,6 +97,18 @@ def seconds_text(seconds: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
+def short_time_text(seconds: object) -> str:
+    """Less than ten seconds with three significant digits: "2.35 ms", "312 ms", "1.25 s"; more as ``seconds_text``."""
+    value = _number(seconds)
+    if value is None:
+        return NA
+    if value >= 9.95:
+        return seconds_text(value)
+    size, unit = (value, "s") if value >= 0.9995 else (1e3 * value, "ms") if value >= 0.9995e-3 else (1e6 * value, "µs")
+    digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{size:.{digits}f} {unit}"
+
+
 def factor_text(factor: float) -> str:
     """A speed-up as "3.4×"; beyond 100 only the order is meant."""
     if factor >= 100:

@@ -33,6 +33,7 @@ from gpuwatch.model import (
     ProbeResult,
     ProcessInfo,
     ProcessSample,
+    StepReport,
 )
 
 PROTOCOL = (1, 0)
@@ -234,6 +235,14 @@ class AccountsMessage(Struct, frozen=True, tag="accounts"):
     points: tuple[AccountPoint, ...]
 
 
+class StepsMessage(Struct, frozen=True, tag="steps"):
+    """What jobs said of their own loops since the tick before; only from jobs that use ``gpuwatch.hook``."""
+
+    epoch: int
+    seq: int
+    reports: tuple[StepReport, ...]
+
+
 StreamMessage = (
     Tick
     | InventoryMessage
@@ -249,6 +258,7 @@ StreamMessage = (
     | AccountsMessage
     | ProbeProgress
     | ProbeVerdictMessage
+    | StepsMessage
 )
 
 

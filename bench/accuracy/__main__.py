@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench.accuracy.labels import Run, read
+from bench.accuracy.labels import FirstSight, Run, read, stamp
 from bench.accuracy.report import goals, page
-from bench.accuracy.score import Scored, score, summary
+from bench.accuracy.score import Scored, at_first_sight, score, summary
 from gpuwatch.errors import GpuwatchError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="write the page here (default: print it)")
     parser.add_argument("--check", type=Path, metavar="PAGE", help="exit code 1 when PAGE is not what would be written")
     parser.add_argument("--json", action="store_true", help="one JSON object with the scores instead of the page")
+    parser.add_argument(
+        "--first-sight",
+        metavar="REVISION",
+        help="write what is said now, by the rules of this revision, into results that lack it",
+    )
     options = parser.parse_args(arguments)
     try:
         runs = read(options.folders or [folder for folder in FOLDERS if folder.is_dir()])
@@ -35,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"accuracy: {exc}", file=sys.stderr)
         return exc.exit_code
     scored, unscored = _all(runs)
+    if options.first_sight:
+        return _first_sight(options.first_sight, scored)
     text = as_json(scored) if options.json else page(scored, unscored)
     if options.check:
         if options.check.is_file() and options.check.read_text(encoding="utf-8") == text:
@@ -46,6 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.out.write_text(text, encoding="utf-8")
     else:
         print(text, end="")
+    return 0
+
+
+def _first_sight(rules: str, scored: Sequence[Scored]) -> int:
+    by_folder: dict[str, dict[str, FirstSight]] = {}
+    for s in scored:
+        sight = FirstSight(rules, s.answer, s.named, s.advised_workers)
+        by_folder.setdefault(s.run.folder, {})[s.run.file] = sight
+    for folder, sights in by_folder.items():
+        print(f"{folder}: {stamp(Path(folder), sights)} first sights written")
     return 0
 
 
@@ -67,8 +84,8 @@ def _all(runs: Sequence[Run]) -> tuple[list[Scored], list[Run]]:
 def as_json(scored: Sequence[Scored]) -> str:
     """Scores by half, and one object per run."""
     halves = {
-        "unseen": [s for s in scored if s.run.fault is not None and s.run.unseen],
-        "fitted": [s for s in scored if s.run.fault is not None and not s.run.unseen],
+        "first_sight": [first for s in scored if (first := at_first_sight(s)) is not None],
+        "now": [s for s in scored if s.run.fault is not None],
         "known": [s for s in scored if s.run.fault is None],
     }
     document = {

@@ -6,7 +6,7 @@ Owns: reading ``results*.json`` and ``labels.json``, and the admission of a labe
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from gpuwatch.errors import InputNotFoundError, RecordingError
 from probes.faults.cases import ADMIT_FROM, DECOY_BELOW, LOOK_ALIKE_BELOW
 
 HEALTHY, UNATTRIBUTED = "healthy", "unattributed"
-UNSEEN_FROM_SEED = 100
-"""Draws below are for fitting rules, draws from here on are for reporting."""
 
 FAMILIES = {
     "input": (
@@ -59,6 +57,17 @@ class Speed(Struct, frozen=True):
     rate: float
 
 
+class FirstSight(Struct, frozen=True):
+    """What was said of a recording before anybody had looked at it: later rules may have been fitted on it."""
+
+    rules: str
+    """Revision of the rules."""
+    answer: str
+    named: tuple[str, ...] = ()
+    workers: int = 0
+    """The worker count that the first advice named."""
+
+
 class Run(Struct, frozen=True):
     """One labelled job."""
 
@@ -78,11 +87,7 @@ class Run(Struct, frozen=True):
     twins: tuple[Twin, ...] = ()
     error: str = ""
     folder: str = ""
-
-    @property
-    def unseen(self) -> bool:
-        """Its parameters were drawn after the rules."""
-        return self.seed >= UNSEEN_FROM_SEED
+    first: FirstSight | None = None
 
     def gain(self, twin: Twin) -> float | None:
         """Speed-up of a repair; None when either speed is missing, infinity when the job stood still."""
@@ -130,6 +135,22 @@ def read(folders: Iterable[Path]) -> list[Run]:
                 if run.file or key not in found:
                     found[key] = msgspec.structs.replace(run, folder=str(folder))
     return list(found.values())
+
+
+def stamp(folder: Path, sights: Mapping[str, FirstSight]) -> int:
+    """Write first sights, by file name of the recording, into the results of a folder. What is written stays: a second
+    look is no first. Returns how many are new. Raises GpuwatchError for results that cannot be read."""
+    new = 0
+    for path in sorted(folder.glob("results*.json")):
+        _document(path)
+        raw = msgspec.json.decode(path.read_bytes())
+        for run in raw["runs"]:
+            sight = sights.get(run.get("file", ""))
+            if sight is not None and "first" not in run:
+                run["first"] = sight
+                new += 1
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(raw), indent=1) + b"\n")
+    return new
 
 
 def _document(path: Path) -> _Document:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bench.accuracy import metrics
 from bench.accuracy.labels import HEALTHY, UNATTRIBUTED, Run, Standing, severity
-from bench.accuracy.score import Scored, Summary, leading_cause, pairs, summary
+from bench.accuracy.score import Scored, Summary, at_first_sight, leading_cause, pairs, summary
 
 HEAD = """# Accuracy
 
@@ -23,11 +23,15 @@ a decoy: nothing may be named. Severity is 1 - 1/gain: mild below 0.25, severe f
 is measured while it is recorded, that of the repaired one unwatched, so a gain is too high by what watching costs.
 
 The jobs are in `probes/faults`; `make faults ARGS="--seed 100"` runs them on one NVIDIA GPU as root (for the CPU quota
-and the stacks), ten minutes a batch. Seeds below 100 are draws to fit rules on, those from 100 on are to report on.
+and the stacks), ten minutes a batch.
 
 Advice efficiency is the speed after following the first advice over the speed after the best single repair that was
 measured. Where several findings are given, only the first counts. The slowdown of the watched job is not part of this
 page: a recording cannot show it."""
+FIRST_SIGHT = """What was said of each recording by the rules as they were before anybody had looked at it, written
+down then (`--first-sight`) and never changed: the estimate for jobs that the rules do not know. Parameters and depths
+are drawn anew for each seed."""
+EMPTY = "No recordings yet: make some with `make faults`."
 NONE = "not measured"
 
 
@@ -36,12 +40,14 @@ def page(scored: Sequence[Scored], unrecorded: Sequence[Run]) -> str:
     own = [s for s in scored if s.run.fault is not None]
     known = [s for s in scored if s.run.fault is None]
     parts = [HEAD]
-    for title, runs in (
-        ("Unseen draws", [s for s in own if s.run.unseen]),
-        ("Draws that the rules were fitted on", [s for s in own if not s.run.unseen]),
-    ):
-        parts.append(f"## {title}")
-        parts.append("\n".join(_half(runs)) if runs else "No recordings yet: make some with `make faults`.")
+    parts.append("## At first sight")
+    parts.append(FIRST_SIGHT)
+    parts.append("\n".join(_first_sight(own)) if own else EMPTY)
+    parts.append("## With the present rules")
+    parts.append(
+        "The rules were fitted on these draws after their first sight: a score here is no estimate for others."
+    )
+    parts.append("\n".join(_half(own)) if own else EMPTY)
     if known:
         parts.append("## Jobs whose label is their maker's")
         parts.append(
@@ -52,6 +58,21 @@ def page(scored: Sequence[Scored], unrecorded: Sequence[Run]) -> str:
         parts.append("## Without a recording")
         parts.append("\n".join(f"- {r.case} ({r.level}): {r.error or 'not recorded'}" for r in unrecorded))
     return "\n\n".join(parts) + "\n"
+
+
+def _first_sight(scored: Sequence[Scored]) -> Iterator[str]:
+    """One table per revision of the rules, newest last, and every wrong answer."""
+    sights = [first for s in scored if (first := at_first_sight(s)) is not None]
+    revisions = dict.fromkeys(s.run.first.rules for s in sights if s.run.first)
+    for number, revision in enumerate(revisions):
+        group = [s for s in sights if s.run.first and s.run.first.rules == revision]
+        yield from ("", "") if number else ()
+        yield f"### Rules of {revision}"
+        yield ""
+        yield from _goals(summary(group))
+        wrong = [s for s in group if s.label.standing in (Standing.CAUSE, Standing.QUIET) and not s.right]
+        yield from ("", "Wrong or without an answer:", "") if wrong else ()
+        yield from (f"- {_who(s)}: {s.truth}, said {s.answer}" for s in wrong)
 
 
 def _half(scored: Sequence[Scored]) -> Iterator[str]:

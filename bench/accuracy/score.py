@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+import msgspec
 from msgspec import Struct
 
 from bench.accuracy import metrics, peers
@@ -39,6 +40,8 @@ class Scored(Struct, frozen=True):
     """By growing prefixes of the recording, in seconds."""
     advised_rate: float | None
     best_rate: float | None
+    advised_workers: int
+    """The worker count that the first advice names; 0 when it names none."""
     peer_answers: dict[str, peers.Answer]
 
     @property
@@ -85,7 +88,8 @@ def score(run: Run) -> Scored:
     named = named_in(diagnosis)
     blind = diagnose([o for o in observations if not isinstance(o, StackSample)], pid)
     read = peers.readings(observations, pid)
-    advised, best = advice(run, diagnosis)
+    workers = advised_workers(diagnosis.verdict.remedy)
+    advised, best = advice(run, diagnosis.verdict.cause, workers)
     found = label(run)
     return Scored(
         run=run,
@@ -97,6 +101,7 @@ def score(run: Run) -> Scored:
         answers=tuple(growing(observations, pid, found.standing)),
         advised_rate=advised,
         best_rate=best,
+        advised_workers=workers,
         peer_answers={name: rule(read) for name, rule in peers.PEERS.items()},
     )
 
@@ -120,15 +125,25 @@ def growing(observations: Sequence[Observation], pid: int, standing: Standing) -
         at_s += STEP_S
 
 
-def advice(run: Run, diagnosis: Diagnosis) -> tuple[float | None, float | None]:
+def at_first_sight(scored: Scored) -> Scored | None:
+    """The same recording with what was said of it before it could shape a rule; None when that was not written down."""
+    first = scored.run.first
+    if first is None:
+        return None
+    advised, _ = advice(scored.run, first.answer, first.workers)
+    return msgspec.structs.replace(
+        scored, answer=first.answer, named=first.named, alarm=bool(first.named), advised_rate=advised, answers=()
+    )
+
+
+def advice(run: Run, cause: str, workers: int) -> tuple[float | None, float | None]:
     """(speed after following the first advice, speed after the best single repair), where they were measured."""
     if run.fault is None:
         return None, None
     twins = [(t.change, t.rate) for t in run.twins if t.rate is not None and "+" not in t.name]
     if not twins:
         return None, None
-    workers = advised_workers(diagnosis.verdict.remedy)
-    change = remedy(diagnosis.verdict.cause, workers, run.cpus)
+    change = remedy(cause, workers, run.cpus)
     after = metrics.rate_after(change, run.plan, run.fault.rate, twins)
     return after, max(run.fault.rate, *(rate for _, rate in twins))
 

@@ -73,6 +73,7 @@ def command(
         reload=None if sys.stdin is not None and sys.stdin.isatty() else lambda: load(file, flags).config,
         restart=restart,
         stop_fd=0 if embedded else -1,
+        private=embedded and replay is None,
     )
     try:
         code = service.run()

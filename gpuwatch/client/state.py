@@ -28,6 +28,7 @@ from gpuwatch.model import (
     ProcessInfo,
     ProcessSample,
     SourceKind,
+    StepReport,
 )
 from gpuwatch.wire import (
     AccountPoint,
@@ -46,6 +47,7 @@ from gpuwatch.wire import (
     ProcessesMessage,
     ReplayPosition,
     Snapshot,
+    StepsMessage,
     StreamMessage,
     Telemetry,
     Tick,
@@ -59,6 +61,8 @@ LOST_AFTER_S = 10.0
 HISTORY_TICKS = 600
 KEEP_BURSTS = 60
 """Ticks of sub-second samples that are kept for each device: a minute, as much as a wide chart has dots for."""
+KEEP_LOOPS = 8
+"""Loops of one job whose last report is kept."""
 KEEP_JOBS = 64
 """Jobs whose accounts are kept."""
 REWOUND_NS = 1_000_000_000
@@ -167,6 +171,8 @@ class NodeState(Struct, frozen=True):
     """Of results against the baseline, newest first."""
     burst_history: dict[int, tuple[TimedBurst, ...]] = {}
     """The bursts of each device's last ticks, oldest first, at most ``KEEP_BURSTS``."""
+    steps: dict[int, tuple[StepReport, ...]] = {}
+    """What each job said last of each of its loops, by pid; only jobs that use ``gpuwatch.hook``."""
 
     @property
     def recorded(self) -> bool:
@@ -248,7 +254,8 @@ def _folded(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
         case ProcessesMessage():
             infos = {pid: info for pid, info in state.infos.items() if pid not in message.gone}
             infos.update((info.pid, info) for info in message.infos)
-            return msgspec.structs.replace(state, infos=infos)
+            steps = {pid: said for pid, said in state.steps.items() if pid in infos}
+            return msgspec.structs.replace(state, infos=infos, steps=steps)
         case DiagnosisMessage() | DiagnosisProgress() | FindingsMessage() | AccountsMessage():
             return _with_diagnoses(state, message)
         case ProbeMessage():
@@ -264,6 +271,8 @@ def _folded(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
             return msgspec.structs.replace(state, replay=message)
         case Telemetry():
             return _with_telemetry(state, message)
+        case StepsMessage():
+            return msgspec.structs.replace(state, steps=_with_steps(state.steps, message.reports))
         case Goodbye():
             return msgspec.structs.replace(state, link=Link.LOST, detail="the daemon stopped")
         case Heartbeat():
@@ -362,6 +371,17 @@ def _with_telemetry(state: NodeState, message: Telemetry) -> NodeState:
     )
 
 
+def _with_steps(
+    known: dict[int, tuple[StepReport, ...]], reports: Iterable[StepReport]
+) -> dict[int, tuple[StepReport, ...]]:
+    """The newest of each loop; the last ones first, so that a job with ever new loops keeps its newest."""
+    steps = dict(known)
+    for new in reports:
+        others = (old for old in steps.get(new.pid, ()) if (old.thread, old.loop) != (new.thread, new.loop))
+        steps[new.pid] = (new, *others)[:KEEP_LOOPS]
+    return steps
+
+
 def _with_bursts(state: NodeState, bursts: Iterable[BurstSummary]) -> dict[int, tuple[TimedBurst, ...]]:
     """Telemetry follows the tick in which it was collected, so that tick's time is theirs."""
     history, keep = dict(state.burst_history), min(KEEP_BURSTS, state.keep_ticks)
@@ -374,7 +394,7 @@ def _with_bursts(state: NodeState, bursts: Iterable[BurstSummary]) -> dict[int, 
 
 def _with_tick(state: NodeState, tick: Tick, now_ns: int) -> NodeState:
     if tick.mono_ns < state.tick_mono_ns - REWOUND_NS:
-        state = msgspec.structs.replace(state, history={}, burst_history={})
+        state = msgspec.structs.replace(state, history={}, burst_history={}, steps={})
     state = _with_history(state, tick.devices)
     return msgspec.structs.replace(
         state,

@@ -1,4 +1,4 @@
-"""The runtime directory of one daemon: two sockets and a lock.
+"""The runtime directory of one daemon: its sockets and a lock.
 
 Owns: who may bind there, the directory's mode, stale sockets. Refuses: speaking ZeroMQ.
 
@@ -15,7 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpuwatch.config import LOCK_FILE, REQUEST_SOCKET, STREAM_SOCKET, SYSTEM_RUNTIME_DIR, runtime_directory
+from gpuwatch.config import (
+    LOCK_FILE,
+    REQUEST_SOCKET,
+    STEP_SOCKET,
+    STREAM_SOCKET,
+    SYSTEM_RUNTIME_DIR,
+    runtime_directory,
+)
 from gpuwatch.errors import CannotCreateError, EndpointInUseError, PermissionDeniedError
 
 UMASK = 0o007
@@ -98,7 +105,7 @@ class RuntimeDirectory:
         self.close()
 
     def _unlink_sockets(self) -> None:
-        for name in (STREAM_SOCKET, REQUEST_SOCKET):
+        for name in (STREAM_SOCKET, REQUEST_SOCKET, STEP_SOCKET):
             with suppress(FileNotFoundError):
                 (self.path / name).unlink()
 

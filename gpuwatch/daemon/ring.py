@@ -23,6 +23,7 @@ from gpuwatch.model import (
     SourceKind,
     SourceLine,
     StackSample,
+    StepReport,
 )
 from gpuwatch.wire import Tick
 
@@ -34,7 +35,9 @@ HISTORY_BYTES = 300_000
 KEEP_LINES = 500
 """Lines of code of the jobs: each is sent once, and a later diagnosis needs it too."""
 
-Timed = DeviceSample | HostSample | ProcessTick | StackSample | SourceLine | DeviceHealth | Burst | EventRecord
+Timed = (
+    DeviceSample | HostSample | ProcessTick | StackSample | SourceLine | DeviceHealth | Burst | EventRecord | StepReport
+)
 
 Fold = Callable[[Sequence[DeviceSample]], DeviceSample]
 """Many readings of one device between two ticks to one."""

@@ -35,6 +35,7 @@ from gpuwatch.daemon.replaying import control
 from gpuwatch.daemon.restart import Restart
 from gpuwatch.daemon.ring import Fold, History, ObservationRing, Picture
 from gpuwatch.daemon.saying import Saying
+from gpuwatch.daemon.steps import Steps, daemons_paths
 from gpuwatch.daemon.systemd import Notifier
 from gpuwatch.daemon.telemetry import TelemetryPart
 from gpuwatch.errors import GpuwatchError
@@ -67,12 +68,14 @@ class Service:
         reload: Callable[[], Config] | None = None,
         restart: Restart | None = None,
         stop_fd: int = -1,
+        private: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], int] = time.time_ns,
     ) -> None:
         """``reload``: reads the configuration again on SIGHUP; without it SIGHUP ends the service.
         ``restart``: asked whether to end for a new process to take over (``replacing`` is True then).
-        ``stop_fd``: end when it reaches end of file (an embedded daemon dies with its parent)."""
+        ``stop_fd``: end when it reaches end of file (an embedded daemon dies with its parent).
+        ``private``: nobody can guess the directory, so jobs are listened to where they look as well."""
         self._source = source
         self._config = config
         self._directory = RuntimeDirectory(directory)
@@ -88,6 +91,7 @@ class Service:
         self._ring = ObservationRing()
         self._history = History()
         self._telemetry = TelemetryPart()
+        self._steps = Steps(daemons_paths(self._directory.path, os.environ, os.getpid(), private=private))
         self._past = LongHistory()
         self._diagnosing = Diagnosing(
             source,
@@ -144,6 +148,8 @@ class Service:
         except GpuwatchError:
             self._directory.close()
             raise
+        for failure in self._steps.open():
+            self._log.info("jobs cannot tell their step times: %s", failure)
         for readable in (self._publisher.stream, self._publisher.requests, self._wake_r):
             self._poller.register(readable, zmq.POLLIN)
         if self._stop_fd >= 0:
@@ -179,6 +185,7 @@ class Service:
             thread.start()
         for thread in ending:
             thread.join(max(0.0, ends - time.monotonic()))
+        self._steps.close()
         if ending[0].is_alive():
             self._log.warning("a driver call does not return; leaving without it")
         self._directory.close()
@@ -203,6 +210,7 @@ class Service:
         self._out.poll_subscriptions()
         if self._out.answer_requests(self._answer) and self._out.refused:
             self._said.log(logging.WARNING, "malformed", "a client sends malformed requests")
+        self._listen()
         self._take_observations()
         now = self._clock()
         self._tick_if_due(now)
@@ -245,6 +253,15 @@ class Service:
 
     # ------------------------------------------------------------------ observations and ticks
 
+    def _listen(self) -> None:
+        """What jobs say of themselves is an observation as any other; while a recording plays it is of another time."""
+        malformed = self._steps.malformed
+        for report in self._steps.receive(self._source.now_ns(), self._picture.infos):
+            if not self._picture.recorded:
+                self._queue.put(report)
+        if self._steps.malformed > malformed:
+            self._said.log(logging.WARNING, "steps", "a process sends malformed step reports")
+
     def _take_observations(self) -> None:
         for _ in range(OBSERVATIONS_PER_ROUND):
             try:
@@ -259,6 +276,7 @@ class Service:
             self._ring.add(observation)
             self._picture.take(observation)
             self._telemetry.take(observation)
+            self._steps.take(observation)
 
     def _cut(self, mono_ns: int) -> None:
         """A recording is cut into ticks by its own time, at whatever speed it is played."""
@@ -321,6 +339,7 @@ class Service:
         )
         self._published_ns = self._clock()
         self._telemetry.publish(self._publish)
+        self._steps.publish(self._publish)
         self._telemetry.demand(self._source, self._out.subscribers)
         self._last_tick = tick
         self._cut_ns = mono_ns

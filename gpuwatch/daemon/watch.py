@@ -12,6 +12,7 @@ from types import TracebackType
 
 from gpuwatch.collect.source import Focus, ObservationSource
 from gpuwatch.daemon.jobs import Jobs, Subject
+from gpuwatch.daemon.steps import Steps
 from gpuwatch.errors import InputNotFoundError, UnavailableError
 from gpuwatch.model import DeviceSample, DriverState, Inventory, Observation, ProcessInfo, ProcessTick
 
@@ -28,8 +29,16 @@ Progress = Callable[[float, float], None]
 class Watch:
     """Collects from a source. Use as a context manager."""
 
-    def __init__(self, source: ObservationSource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: ObservationSource,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        steps: Steps | None = None,
+    ) -> None:
+        """``steps``: where jobs may tell their step times meanwhile."""
         self._source = source
+        self._steps = steps or Steps([])
         self._clock = clock
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._jobs = Jobs()
@@ -39,12 +48,14 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._source.start(self._queue.put)
+        self._steps.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._source.stop()
+        self._steps.close()
 
     def open(self) -> Inventory:
         """Wait for the inventory and the first readings. Raises UnavailableError with the driver's hint."""
@@ -119,6 +130,8 @@ class Watch:
             pass
 
     def _take(self, deadline: float, sink: Sink | None = None) -> bool:
+        for report in self._steps.receive(self._source.now_ns(), self.infos):
+            self._queue.put(report)
         try:
             observation = self._queue.get(timeout=max(0.0, deadline - self._clock()))
         except queue.Empty:

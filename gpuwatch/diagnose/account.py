@@ -31,6 +31,7 @@ from gpuwatch.diagnose.frames import (
     worker_activity,
 )
 from gpuwatch.diagnose.gpu_windows import GpuWindow
+from gpuwatch.diagnose.steps import fetches, in_next, named, weights
 from gpuwatch.model import AccountShare, CodeLocation, Frame
 
 COMPUTING = "computing"
@@ -69,6 +70,8 @@ class Moment(Struct, frozen=True):
     window_ns: int
     mono_ns: int = 0
     gil_elsewhere: bool = False
+    fetching: bool = False
+    """Within the wait for the next batch."""
 
 
 class Account(Struct, frozen=True):
@@ -93,6 +96,10 @@ class Account(Struct, frozen=True):
     """Share of the samples in which another Python thread of the process held the interpreter lock."""
     source_known: float = 1.0
     """Share of the user-line samples whose text was readable."""
+    fetching: float = 0.0
+    """Share of the samples within the wait for the next batch, as sampled."""
+    measured: bool = False
+    """The samples are weighted so that those that fetch data have the share that the job itself has measured."""
 
     def lost_in(self, *activities: Activity) -> float:
         """GPU time lost because of any of these.
@@ -167,7 +174,10 @@ def moments(evidence: Evidence) -> list[Moment]:
         known = where is not None and (where.file, where.line) in evidence.source
         # Asleep in backward, beside other ranks: in a collective that blocks (gloo, TORCH_NCCL_BLOCKING_WAIT).
         held_up = bool(evidence.ranks) and not thread.active and in_backward(thread)
-        found.append(_with_counters(moment, ceiling, line_known=known, held_up=held_up))
+        counted = _with_counters(moment, ceiling, line_known=known, held_up=held_up)
+        inside = in_next(thread.frames)
+        doing = named(counted.doing, inside=inside)
+        found.append(msgspec.structs.replace(counted, doing=doing, fetching=fetches(doing, inside=inside)))
     return found
 
 
@@ -210,8 +220,10 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
     where: dict[Activity, dict[Frame, float]] = defaultdict(lambda: defaultdict(float))
     lines: dict[Activity, float] = defaultdict(float)
     native = _native_split(evidence)
-    for moment in found:
-        for activity, part in _parts(moment.doing, native).items():
+    measured = weights([moment.fetching for moment in found], evidence.steps)
+    for moment, weight in zip(found, measured or [1.0] * len(found), strict=True):
+        for activity, share in _parts(moment.doing, native).items():
+            part = weight * share
             lines[activity] += part
             lost[activity] += part * (1.0 - moment.busy)
             if moment.doing.where is not None:
@@ -231,6 +243,8 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
         idle_windows=sum(m.busy < t.IDLE_WINDOW_BUSY for m in found) / len(found),
         gil_elsewhere=sum(m.gil_elsewhere for m in found) / len(found),
         source_known=_source_known(evidence, found, native),
+        fetching=sum(m.fetching for m in found) / len(found),
+        measured=measured is not None,
     )
 
 

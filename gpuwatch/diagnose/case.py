@@ -5,6 +5,7 @@ Owns: Case. Refuses: judging.
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
@@ -12,7 +13,7 @@ from gpuwatch.diagnose.account import Account, WorkerView
 from gpuwatch.diagnose.advice import Bound, gain_bound, pct, row, share_text
 from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity
-from gpuwatch.model import EvidenceRow
+from gpuwatch.model import EvidenceRow, StepTimes
 
 
 class Case(Struct, frozen=True):
@@ -38,6 +39,12 @@ class Case(Struct, frozen=True):
         """Mean CPU per DataLoader worker, in cores."""
         known = [w.cpu_cores for w in self.evidence.workers if w.cpu_cores is not None]
         return sum(known) / len(known) if known else None
+
+    @property
+    def steps(self) -> StepTimes | None:
+        """What the job says of its own loop, and whether the account rests on it."""
+        steps, account = self.evidence.steps, self.account
+        return steps and msgspec.structs.replace(steps, in_account=account is not None and account.measured)
 
     @property
     def throttled(self) -> bool:
@@ -76,6 +83,7 @@ class Case(Struct, frozen=True):
         if self.account is None:
             return None
         held = self.account.held_in(*activities)
-        return row(
-            name, 100.0 * held, "% of samples", f"stack samples (n={self.account.samples})", self.evidence.window_s
-        )
+        source = f"stack samples (n={self.account.samples})"
+        if self.account.measured:
+            source += ", weighted by the job's own data wait"
+        return row(name, 100.0 * held, "% of samples", source, self.evidence.window_s)

@@ -22,6 +22,7 @@ from gpuwatch.diagnose.gpu_windows import (
     value_of,
     windows_of,
 )
+from gpuwatch.diagnose.steps import step_times
 from gpuwatch.model import (
     Absent,
     Burst,
@@ -39,6 +40,8 @@ from gpuwatch.model import (
     Role,
     SourceLine,
     StackSample,
+    StepReport,
+    StepTimes,
 )
 
 
@@ -138,6 +141,8 @@ class Evidence(Struct, frozen=True):
     """Devices whose newest reading says that they are lost."""
     gone: bool = False
     """The process ended during the window."""
+    steps: StepTimes | None = None
+    """What the job says of its own loop."""
 
     @property
     def window_s(self) -> float:
@@ -219,6 +224,7 @@ def assemble(
         ceilings=dict(ceilings or {}),
         lost_devices=lost_devices(own),
         gone=ended_ns is not None,
+        steps=step_times([o for o in observations if isinstance(o, StepReport) and o.pid == pid], start, end),
     )
 
 

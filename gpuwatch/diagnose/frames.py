@@ -59,7 +59,7 @@ class Activity(enum.StrEnum):
 _LIBRARY = re.compile(
     r"(site-packages|dist-packages|/lib/python3\.\d+/|^lib/python3|<frozen|<string>|<__array_function__|"
     r"/torch/(nn|optim|utils|autograd|_|cuda|distributed|multiprocessing|amp|functional|serialization)|"
-    r"multiprocessing/|importlib/|threading\.py$|runpy\.py$)"
+    r"multiprocessing/|importlib/|threading\.py$|runpy\.py$|(^|/)gpuwatch[_/]hook\.py$)"
 )
 """Files that are not the user's. ``site-packages`` covers every installed library, also in a truncated path."""
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpuwatch.diagnose import blind, device, gates, host, input, ranks, transfer
+from gpuwatch.diagnose import blind, device, gates, host, input, ranks, steps, transfer
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Moment, balance, moments, workers
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, pct, row, rows, share_text
@@ -64,16 +64,18 @@ def steady_from(found: Sequence[Moment]) -> int | None:
 def judge(evidence: Evidence, found: Sequence[Moment]) -> Diagnosis:
     """The diagnosis that this evidence, with its ``moments``, supports."""
     case = Case(evidence, balance(evidence, found), workers(evidence))
-    findings = _findings(case)
+    verdict, *others = _findings(case)
+    own = steps.rows(evidence.steps, evidence.window_s)
     return Diagnosis(
         pid=evidence.pid,
         device_indices=evidence.device_indices,
         window_s=evidence.window_s,
-        findings=tuple(findings),
+        findings=(msgspec.structs.replace(verdict, evidence=(*verdict.evidence, *own)), *others),
         account=case.account.shares() if case.account else (),
         command=evidence.command,
         end_mono_ns=evidence.end_ns,
         missing=_missing(case),
+        steps=case.steps,
     )
 
 
@@ -213,4 +215,4 @@ def _missing(case: Case) -> tuple[str, ...]:
     account = case.account
     if account is not None and account.source_known < 0.5 and account.lost_in(Activity.USER_LINE) >= t.NAMED_FROM:
         notes.append("source lines could not be read: C calls on a line (.item(), numpy) cannot be told apart")
-    return tuple(notes)
+    return (*notes, *(steps.left_out(e.steps, account.fetching) if account is not None else ()))

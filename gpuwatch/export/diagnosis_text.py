@@ -9,7 +9,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from gpuwatch import units
-from gpuwatch.model import AccountShare, CodeLocation, Device, Diagnosis, EvidenceRow, Finding, Severity
+from gpuwatch.model import (
+    Absent,
+    AccountShare,
+    CodeLocation,
+    Device,
+    Diagnosis,
+    EvidenceRow,
+    Finding,
+    Severity,
+    StepTimes,
+)
 
 _BAR = 40
 _MARKS = "#=~+:o*%"
@@ -26,6 +36,8 @@ def diagnosis_lines(diagnosis: Diagnosis, devices: Sequence[Device] = (), width:
         lines.extend(_finding(finding, width, first=place == 0))
         if place == 0 and diagnosis.account:
             lines.extend(_account(diagnosis.account, width))
+        if place == 0 and diagnosis.steps is not None:
+            lines.extend(_labelled("steps", steps_text(diagnosis.steps), width))
         if finding.evidence:
             lines.extend(_evidence(finding.evidence, width))
         lines.append("")
@@ -78,6 +90,17 @@ def location_text(location: CodeLocation) -> str:
         f"{location.file}:{location.line} in {location.function} "
         f"({units.pct_text(100 * location.share)} of these samples)"
     )
+
+
+def steps_text(steps: StepTimes) -> str:
+    """One sentence: "312 ms a step (longest 400 ms, n=25), of which 287 ms data wait, 92 % of the time; …"."""
+    said = f"{units.short_time_text(steps.step_s)} a step (longest {units.short_time_text(steps.step_max_s)}, "
+    said += f"n={steps.steps})"
+    if not isinstance(steps.wait_s, Absent):
+        said += f", of which {units.short_time_text(steps.wait_s)} data wait"
+    if not isinstance(steps.wait_share, Absent):
+        said += f", {units.pct_text(100 * steps.wait_share)} of the time"
+    return f"{said}; measured by the job itself" + (", and so in the account" if steps.in_account else "")
 
 
 def account_bar(account: Sequence[AccountShare], cells: int) -> str:
@@ -163,6 +186,8 @@ def diagnosis_markdown(diagnosis: Diagnosis, devices: Sequence[Device] = ()) -> 
     if diagnosis.account:
         shares = ", ".join(f"{s.activity} {units.pct_text(100 * s.share)}" for s in diagnosis.account)
         lines += [f"Wall time: {shares}", ""]
+    if diagnosis.steps is not None:
+        lines += [f"Steps: {steps_text(diagnosis.steps)}", ""]
     lines += [f"- missing: {_escape(note)}" for note in diagnosis.missing]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -32,6 +32,7 @@ from gpuwatch.model import (
     ProcessTick,
     SourceLine,
     StackSample,
+    StepReport,
 )
 
 FORMAT_VERSION = 1
@@ -47,11 +48,12 @@ _KINDS: dict[str, type] = {
     "health": DeviceHealth,
     "burst": Burst,
     "event": EventRecord,
+    "steps": StepReport,
 }
 _KIND_OF = {kind_type: kind for kind, kind_type in _KINDS.items()}
 _POSITIONAL = (
     "Absent", "Burst", "CgroupSample", "CoreGroup", "DeviceHealth", "DeviceProcess", "DeviceSample", "Frame",
-    "HostSample", "PeerLink", "Pressure", "ProcessSample", "ProcessUtil", "SampleSeries", "ThreadStack",
+    "HostSample", "PeerLink", "Pressure", "ProcessSample", "ProcessUtil", "SampleSeries", "StepReport", "ThreadStack",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gpuwatch import units
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import CodeLocation, Diagnosis, EvidenceRow, Finding, Severity, Standing
-from gpuwatch.tui import account, chart, facts
+from gpuwatch.tui import account, chart, facts, steps
 from gpuwatch.tui.selection import (
     Job,
     ViewOptions,
@@ -89,13 +89,15 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int = 0) -> l
     out += _progress(state, job, width, glyphs)
     found = diagnosis_of(state, job)
     if found is None:
-        return [*out, *_nothing_yet(state, job, running=len(out) > 1), *_ranks(state, job, width, glyphs)]
+        said = [*steps.rows(state, job.pid, None, width, glyphs), *_ranks(state, job, width, glyphs)]
+        return [*out, *_nothing_yet(state, job, running=len(out) > 1), *said]
     verdict = found.verdict
     out += _headline(verdict, width, glyphs, 4)
     out += _cost(state, found, width, glyphs)
     out += _ranks(state, job, width, glyphs)
     if found.account:
         out += [(), rule("Where the wall time went", [], width, glyphs), *account.rows(found.account, width, glyphs)]
+    out += steps.rows(state, job.pid, found.steps, width, glyphs)
     over_time = account.over_time(state.accounts.get((found.pid, found.device_indices), ()), options, width, room)
     if room >= ROOM_FOR_TIME:
         out += over_time

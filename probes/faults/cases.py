@@ -291,7 +291,7 @@ DRAWN = frozenset({
     "filters", "read_kib", "pieces", "delay_ms", "quota_cores", "parts", "epoch_steps", "host_filters", "tokens",
     "collect_every", "shape_steps", "save_every", "review_every", "log_every", "payload_mb", "chain", "depth",
 })  # fmt: skip
-"""Parameters that a seed varies by up to a fifth, so that unseen draws differ from those that rules were fitted on."""
+"""Parameters that a seed varies by up to a fifth, so that a new draw differs from those that rules were fitted on."""
 
 
 def draw(case: Case, level: str, seed: int) -> Values:

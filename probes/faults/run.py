@@ -180,7 +180,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--cases", default="", help="names, with commas (default: all of --kinds)")
     add("--kinds", type=_words(table.KINDS), default=table.KINDS, help="cause,control,decoy,several")
     add("--levels", type=_words(table.LEVELS), default=("medium",), help="mild,medium,severe (default: medium)")
-    add("--seed", type=int, default=0, help="draw of parameters and order; 100 and above are kept unseen by the rules")
+    add("--seed", type=int, default=0, help="draw of parameters and order; 0 is the table itself")
     add("--batch", type=_part, default=(1, 1), metavar="K/N", help="this one of N batches")
     add("--limit-s", type=float, default=570.0, help="begin no case that would end later than this (default 570)")
     add("--record-s", type=float, default=8.0, help="length of a recording (default 8)")

@@ -21,6 +21,8 @@ def loaded_by(statement: str, names: tuple[str, ...]) -> set[str]:
     ("statement", "allowed"),
     [
         ("import gpuwatch", set()),
+        ("import gpuwatch.hook", set()),
+        ("import gpuwatch.daemon.watch, gpuwatch.daemon.steps", {"msgspec"}),
         ("import gpuwatch.cli.main", set()),
         ("import gpuwatch.cli.daemon, gpuwatch.cli.config", set()),
         ("import gpuwatch.wire, gpuwatch.model", {"msgspec"}),
@@ -34,6 +36,11 @@ def loaded_by(statement: str, names: tuple[str, ...]) -> set[str]:
 )
 def test_a_module_loads_only_what_it_needs(statement: str, allowed: set[str]) -> None:
     assert loaded_by(statement, HEAVY) <= allowed
+
+
+def test_a_job_pays_for_no_module_that_an_interpreter_has_not_loaded_anyway() -> None:
+    costly = ("typing", "socket", "json", "pathlib", "logging", "selectors", "contextlib", "gpuwatch.model")
+    assert loaded_by("import gpuwatch.hook", costly) <= loaded_by("import threading", costly)
 
 
 def test_help_loads_no_sub_command() -> None:

@@ -72,6 +72,17 @@ FINDING = model.Finding(
 DIAGNOSIS = model.Diagnosis(
     *(4242, (0,), 8.0, (FINDING,), (model.AccountShare("waiting_for_data", 1.0),), "python train.py", 5, 6, ("stacks",))
 )
+DIAGNOSIS_STEPS = msgspec.structs.replace(
+    DIAGNOSIS, steps=model.StepTimes(25, 0.3125, 0.5, 0.25, 0.4375, 0.8125, in_account=True)
+)
+STEPS = wire.StepsMessage(
+    1,
+    2,
+    (
+        model.StepReport(4242, 123_456_789, 500_000_000, 3, 490_000_000, 200_000_000, 1_000_000, 900_000, 7, 4243),
+        model.StepReport(4242, 123_456_789, 500_000_000, 3, 490_000_000, 200_000_000),
+    ),
+)
 PROBE = model.ProbeResult(
     "copy",
     model.ProbeStatus.OK,
@@ -148,6 +159,8 @@ STREAM: dict[str, wire.StreamMessage] = {
     "inventory_mig": wire.InventoryMessage(1, 2, model.Inventory(NODE, (MIG, UNIFIED))),
     "processes": wire.ProcessesMessage(1, 2, (INFO,), (7,)),
     "diagnosis": wire.DiagnosisMessage(1, 2, DIAGNOSIS),
+    "diagnosis_steps": wire.DiagnosisMessage(1, 2, DIAGNOSIS_STEPS),
+    "steps": STEPS,
     "diagnosing": wire.DiagnosisProgress(1, 2, 4242, (0,), 3.0, 8.0, "watching"),
     "probe": wire.ProbeMessage(1, 2, PROBE),
     "probe_observed": wire.ProbeMessage(1, 2, PROBE_OBSERVED),
@@ -203,8 +216,8 @@ REPLIES: dict[str, wire.Reply] = {
     ),
 }
 REPLIES["snapshot_observed"] = wire.Snapshot(1, 1, 0, wire.PROTOCOL, INVENTORY, None, (), (), (PROBE_OBSERVED,))
-SUPERSEDED = {"probe": "probe_observed", "snapshot": "snapshot_observed"}
-"""Bytes of before ``ProbeResult.observed``: still understood, and now sent with that field."""
+SUPERSEDED = {"probe": "probe_observed", "snapshot": "snapshot_observed", "diagnosis": "diagnosis_steps"}
+"""Bytes of before ``ProbeResult.observed`` and ``Diagnosis.steps``: still understood, and now sent with that field."""
 ALL: dict[str, wire.StreamMessage | wire.Request | wire.Reply] = {**STREAM, **REQUESTS, **REPLIES}
 
 
@@ -236,7 +249,8 @@ def test_every_message_type_has_golden_bytes() -> None:
         return {str(t.tag) for t in inspected.types if isinstance(t, msgspec.inspect.StructType)}
 
     known = tags(wire.StreamMessage) | tags(wire.Request) | tags(wire.Reply)
-    assert known == {name.removesuffix("_empty").removesuffix("_observed").removesuffix("_mig") for name in ALL}
+    variants = ("_empty", "_observed", "_mig", "_steps")
+    assert known == {next((name.removesuffix(v) for v in variants if name.endswith(v)), name) for name in ALL}
     assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
 
 

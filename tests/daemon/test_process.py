@@ -179,6 +179,19 @@ def test_an_embedded_daemon_ends_when_its_parent_is_killed(recording: Path) -> N
     assert not Path(endpoint.removeprefix("ipc://")).exists(), "its directory stays in /tmp"
 
 
+def test_an_embedded_daemon_hears_jobs_where_they_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own directory has a name that no job can guess."""
+    monkeypatch.delenv("GPUWATCH_ENDPOINT", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with runtime_dir() as user:
+        user.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(user))
+        with EmbeddedDaemon() as embedded:
+            listens = user / "gpuwatch" / f"steps.{embedded.pid}"
+            wait_for(listens.is_socket, "jobs are not heard")
+        assert not listens.exists()
+
+
 def alive(pid: int) -> bool:
     """There and not a zombie that waits for init."""
     try:

@@ -20,6 +20,7 @@ from gpuwatch.client.connection import Connection
 from gpuwatch.client.state import NodeState
 from gpuwatch.config import STREAM_SOCKET
 from gpuwatch.model import Device, DeviceSample, DriverState
+from gpuwatch.wire import StartDiagnosis
 
 PERIOD_S = 0.1
 PATIENCE_S = 15.0
@@ -30,7 +31,7 @@ class Watched:
 
     def __init__(self, child: subprocess.Popen[bytes], runtime: Path, folder: Path) -> None:
         self.child = child
-        self._runtime = runtime
+        self.runtime = runtime
         self._connection: Connection | None = None
         self._ending = False
         self.folder = folder
@@ -40,10 +41,10 @@ class Watched:
         """Connected at the first use, once the socket is there: reconnecting comes with growing pauses."""
         if self._connection is None:
             ends = time.monotonic() + PATIENCE_S
-            while not (self._runtime / STREAM_SOCKET).is_socket() and self.child.poll() is None:
+            while not (self.runtime / STREAM_SOCKET).is_socket() and self.child.poll() is None:
                 assert time.monotonic() < ends, f"never served: {self.log()}"
                 time.sleep(0.005)
-            self._connection = Connection(str(self._runtime))
+            self._connection = Connection(str(self.runtime))
         return self._connection
 
     def close(self) -> None:
@@ -107,6 +108,10 @@ class Watched:
         """Change what the driver answers from now on."""
         steer(self.folder, line)
 
+    def diagnose(self, pid: int, seconds: float) -> None:
+        """Ask for a diagnosis of a job."""
+        self._client.request(StartDiagnosis(0, pid, seconds=seconds))
+
     def end(self) -> None:
         """Ask it to stop, once: while Python shuts down a second SIGTERM would kill it."""
         if not self._ending:
@@ -120,16 +125,23 @@ class Watched:
 
 @contextmanager
 def watched(
-    folder: Path, scenario: str, generation: str = "", env: dict[str, str] | None = None, period_s: float = PERIOD_S
+    folder: Path,
+    scenario: str,
+    generation: str = "",
+    env: dict[str, str] | None = None,
+    period_s: float = PERIOD_S,
+    runtime: Path | None = None,
 ) -> Iterator[Watched]:
-    """Start a daemon on the scenario, connect, end it with SIGTERM: it must end by itself and leave no traceback."""
+    """Start a daemon on the scenario, connect, end it with SIGTERM: it must end by itself and leave no traceback.
+    ``runtime``: where it serves; a place of its own otherwise."""
     child_env = {**fake_env(folder, scenario, generation), **(env or {})}
     # Not under tmp_path: a socket's path may have 107 bytes only.
     with tempfile.TemporaryDirectory(prefix="gw-", dir="/tmp") as short, (folder / "log").open("wb") as log:
-        argv = [sys.executable, "-m", "gpuwatch", "daemon", "--runtime-dir", f"{short}/run", "--retry", "0.1"]
+        place = Path(short) / "run" if runtime is None else runtime
+        argv = [sys.executable, "-m", "gpuwatch", "daemon", "--runtime-dir", str(place), "--retry", "0.1"]
         argv += ["--period", str(period_s)]
         child = subprocess.Popen(argv, env=child_env, stdin=subprocess.DEVNULL, stderr=log, cwd=folder)
-        run = Watched(child, Path(short) / "run", folder)
+        run = Watched(child, place, folder)
         try:
             yield run
             run.end()

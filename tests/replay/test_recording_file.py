@@ -10,7 +10,7 @@ import pytest
 from diagnose import builders as b
 
 from gpuwatch.errors import CannotCreateError, InputNotFoundError, RecordingError
-from gpuwatch.model import DeviceSample, Observation, SourceLine
+from gpuwatch.model import DeviceSample, Observation, SourceLine, StepReport
 from gpuwatch.replay.format import Writer, read_header, read_observations
 
 
@@ -22,6 +22,8 @@ def everything() -> list[Observation]:
         *b.ticks(b.process(b.PID, 1.0), [b.process(5001, 0.5)], quota=(1.5, 0.5)),
         *b.stacks([(b.WAITING, False), (b.LAUNCHING, True)]),
         SourceLine(b.PID, 1, "/home/ann/fit.py", 35, "loss.item()"),
+        StepReport(b.PID, 10**12, 500, 3, 490, 200, 100, 60, 7, b.PID),
+        StepReport(b.PID, 10**12, 500, 3, 490, 200),
     ]
 
 

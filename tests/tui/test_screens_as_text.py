@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 35), (160, 50))
 LISTED = ("connecting", "live1", "stale", "lost", "recorded", "no_driver", "no_processes", "live16", "mig", "absent")
 SCREENS = [
-    *(("overview", name) for name in STATES if name not in ("course", "remembered", "writing")),
+    *(("overview", name) for name in STATES if name not in ("course", "remembered", "writing", "hooked")),
     *((view, name) for view in ("gpu", "processes", "diagnosis", "probes", "events") for name in LISTED),
     *(("processes", name) for name in ("live8", "strange_names", "no_gpus", "bursty")),
     *(("diagnosis", name) for name in ("undiagnosed", "diagnosing", "no_gpus", "ten_findings")),
@@ -34,6 +34,7 @@ SCREENS = [
     ("events", "eventful"),
     ("events", "remembered"),
     ("diagnosis", "course"),
+    ("diagnosis", "hooked"),
     ("processes", "writing"),
     ("processes", "ranks"),
     ("diagnosis", "ranks"),

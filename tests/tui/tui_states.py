@@ -51,6 +51,8 @@ from gpuwatch.model import (
     Source,
     SourceKind,
     Standing,
+    StepReport,
+    StepTimes,
 )
 from gpuwatch.model import EventKind as DriverEvent
 from gpuwatch.wire import AccountPoint, DiagnosisProgress, History, HistorySeries, ReplayPosition
@@ -538,6 +540,16 @@ def course() -> NodeState:
     return replace(live(1), accounts={(MAIN, (0,)): points})
 
 
+def hooked() -> NodeState:
+    """The job tells its step time and data wait."""
+    state = live(1)
+    measured = StepTimes(62, 0.3226, 0.412, 0.2459, 0.3331, 0.762, in_account=True)
+    told = StepReport(
+        *(MAIN, NOW_NS - SECOND // 3, SECOND // 2, 2, 480_000_000, 260_000_000, 361_000_000, 190_000_000, 1, MAIN)
+    )
+    return replace(state, diagnoses=(replace(state.diagnoses[0], steps=measured),), steps={MAIN: (told,)})
+
+
 def remembered() -> NodeState:
     """The screen was opened at 17:00; the daemon knows of findings and an XID of before."""
 
@@ -675,6 +687,7 @@ STATES = {
     "ranks": ranks(),
     "faulty": faulty(),
     "course": course(),
+    "hooked": hooked(),
     "remembered": remembered(),
     "writing": writing(),
 }

@@ -10,6 +10,7 @@ from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import (
     HISTORY_TICKS,
     KEEP_BURSTS,
+    KEEP_LOOPS,
     DeviceHistory,
     Link,
     NodeState,
@@ -42,6 +43,7 @@ from gpuwatch.model import (
     Severity,
     Source,
     SourceKind,
+    StepReport,
 )
 from gpuwatch.model import EventKind as DriverEvent
 
@@ -370,3 +372,26 @@ def test_a_recording_that_goes_back_has_no_bursts_of_its_future() -> None:
     state = fold(live(), tick(12, 20 * 10**9), 0)
     state = fold(state, wire.Telemetry(7, 13, bursts=(BurstSummary(0, (100,)),)), 0)
     assert fold(state, tick(14, 5 * 10**9), 0).burst_history == {}
+
+
+def said(loop: int, at_ns: int, pid: int = 5) -> StepReport:
+    return StepReport(pid, at_ns, 500, 3, 490, 200, loop=loop)
+
+
+def test_a_job_shows_what_it_said_last_of_each_loop_until_it_is_gone() -> None:
+    state = fold(live(), wire.ProcessesMessage(7, 11, (info(5), info(6))), 0)
+    state = fold(state, wire.StepsMessage(7, 12, (said(1, 100), said(2, 150), said(1, 200), said(1, 180, pid=6))), 0)
+    assert state.steps == {5: (said(1, 200), said(2, 150)), 6: (said(1, 180, pid=6),)}
+    state = fold(state, wire.ProcessesMessage(7, 13, (), (5,)), 0)
+    assert set(state.steps) == {6}
+
+
+def test_a_job_with_ever_new_loops_keeps_its_newest() -> None:
+    state = fold(live(), wire.StepsMessage(7, 11, tuple(said(loop, loop) for loop in range(100))), 0)
+    assert [report.loop for report in state.steps[5]] == list(range(99, 99 - KEEP_LOOPS, -1))
+
+
+def test_a_recording_that_goes_back_has_no_steps_of_its_future() -> None:
+    state = fold(live(), tick(12, 20 * 10**9), 0)
+    state = fold(state, wire.StepsMessage(7, 13, (said(1, 20 * 10**9),)), 0)
+    assert fold(state, tick(14, 5 * 10**9), 0).steps == {}

@@ -89,6 +89,24 @@ def test_durations_use_the_two_largest_useful_units(seconds: float, text: str) -
 
 
 @pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.00 µs"),
+        (2.345e-6, "2.35 µs"),
+        (0.0009996, "1.00 ms"),
+        (0.0312, "31.2 ms"),
+        (0.3126, "313 ms"),
+        (0.9996, "1.00 s"),
+        (1.25, "1.25 s"),
+        (75.0, "1 min 15 s"),
+        (NOT_READ, "n/a"),
+    ],
+)
+def test_a_step_has_three_digits_whatever_its_length(seconds: object, text: str) -> None:
+    assert units.short_time_text(seconds) == text
+
+
+@pytest.mark.parametrize(
     ("factor", "text"), [(1.0, "1.00×"), (3.42, "3.42×"), (12.4, "12×"), (99.4, "99×"), (250, ">100×")]
 )
 def test_a_gain_beyond_a_hundred_claims_only_its_order(factor: float, text: str) -> None:
