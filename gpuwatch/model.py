@@ -16,6 +16,7 @@ Conventions
 from __future__ import annotations
 
 import enum
+import re
 
 from msgspec import Struct
 
@@ -275,8 +276,21 @@ class Role(enum.StrEnum):
     """Launcher such as torchrun."""
 
 
-class ProcessInfo(Struct, frozen=True):
-    """Static facts about a process of a GPU job; sent once and when they change."""
+class RankPlace(Struct, frozen=True):
+    """Where a process stands in a distributed job, by the environment that it was started with."""
+
+    rank: int
+    world_size: int
+    """On all nodes."""
+    job: str
+    """The same for all ranks of the job and for no other job on this machine, such as "tcp node3:29500"."""
+
+
+class ProcessInfo(Struct, frozen=True, omit_defaults=True):
+    """Static facts about a process of a GPU job; sent once and when they change.
+
+    Fields at their default are not sent: what is appended here leaves the bytes of other processes as they were.
+    """
 
     pid: int
     start_ticks: int
@@ -296,6 +310,32 @@ class ProcessInfo(Struct, frozen=True):
     device_indices: tuple[int, ...] = ()
     python: bool = False
     """The executable is a CPython: its stack can be sampled."""
+    place: RankPlace | None = None
+    """None when the environment says nothing of it, or is another user's."""
+
+    def same_job(self, other: ProcessInfo) -> bool:
+        """Whether the two GPU processes are ranks of one distributed job.
+
+        By what their environment says; else by their parents: ranks have one launcher and one command line (but for
+        what the launcher itself puts there), and Lightning's rank 0 is the parent of the others.
+        """
+        if self.uid != other.uid or self.pid == other.pid:
+            return False
+        ours, theirs = self.place, other.place
+        if ours is not None and theirs is not None:
+            return (ours.job, ours.world_size) == (theirs.job, theirs.world_size) and ours.rank != theirs.rank
+        if ours is not None:
+            return self.ppid == other.pid and ours.rank != 0
+        if theirs is not None:
+            return other.ppid == self.pid and theirs.rank != 0
+        our_line, their_line = (_OWN_ARGUMENTS.sub("", info.command) for info in (self, other))
+        # All workers of a Ray node have one parent; only those of its Train library are ranks of something.
+        ray = our_line.startswith("ray::") and "TrainWorker" not in our_line
+        return self.ppid == other.ppid and our_line == their_line and not ray
+
+
+_OWN_ARGUMENTS = re.compile(r"\bpipe_handle=\d+|\s--local[-_]rank[= ]\d+")
+"""What differs between the command lines of ranks: of torch.multiprocessing.spawn, torch.distributed.launch."""
 
 
 class ProcessSample(Struct, frozen=True, array_like=True):

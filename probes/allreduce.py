@@ -1,13 +1,17 @@
 """How fast do gradients travel between this machine's GPUs?
 
-``all_reduce`` and ``all_gather_into_tensor`` over ``torch.distributed``: NCCL between all visible GPUs, gloo between
-two processes on a CPU. The probe starts its ranks itself; under torchrun it takes the ranks that torchrun started.
+``all_reduce``, ``all_gather_into_tensor`` and copies from each rank to the next (``send_recv``) over
+``torch.distributed``: NCCL between all visible GPUs, gloo between two processes on a CPU. The probe starts its ranks
+itself; under torchrun it takes the ranks that torchrun started.
 
-``algbw`` is buffer size over time, ``busbw`` what each link carries: ×2(n-1)/n for all_reduce, ×(n-1)/n for all_gather;
-busbw can be compared between machines with different numbers of GPUs. Small buffers show latency (µs).
+``algbw`` is buffer size over time, ``busbw`` what each link carries, by the definition of nccl-tests: ×2(n-1)/n for
+all_reduce; ×(n-1)/n for all_gather, whose buffer is what each rank has in the end; ×1 for send_recv, where each rank
+sends and receives one buffer at once. busbw can be compared between machines with different numbers of GPUs. Small
+buffers show latency (µs).
 
 Expected signature: busbw near the links' rate for large buffers (in-network reduction may exceed it). Far below: PCIe
-instead of NVLink, or a slow rank; ``…_skew`` says by how much the slowest rank's time exceeds the fastest's.
+instead of NVLink, or a slow rank; send_recv far above all_reduce: the reduction, not the links. ``…_skew`` says by how
+much the slowest rank's time exceeds the fastest's.
 
 Validity: ranks meet at a barrier before each sample, and a sample is the slowest rank's time; the buffer is refilled
 with small whole numbers each time (repeated sums would grow to inf) and every rank compares every element.
@@ -32,6 +36,7 @@ SECONDS = {"cuda": 1.0, "cpu": 0.5}
 KIB, MIB = 1024, 1024**2
 SIZES = {"cuda": (32 * KIB, 64 * MIB, 1024 * MIB), "cpu": (32 * KIB, 16 * MIB)}
 LATENCY_BYTES = 64 * KIB
+OPERATIONS = ("all_reduce", "all_gather", "send_recv")
 CPU_RANKS = 2
 WARM = 5
 LEAST, MOST = 10, 200
@@ -58,7 +63,8 @@ def parse_size(text: str) -> list[int]:
 
 def bus_factor(operation: str, count: int) -> float:
     """busbw = this × algbw."""
-    return (2.0 if operation == "all_reduce" else 1.0) * (count - 1) / count
+    factors = {"all_reduce": 2.0 * (count - 1) / count, "all_gather": (count - 1) / count, "send_recv": 1.0}
+    return factors[operation]
 
 
 def own_rank(env: dict[str, str]) -> Ranks | None:
@@ -169,7 +175,7 @@ def _be_rank(
         device.require_memory(target, 3 * max(sizes) + 64 * MIB)
         report.settings.update(ranks=str(me.world), backend=str(torch.distributed.get_backend()))
         for size_bytes in sizes:
-            for operation in ("all_reduce", "all_gather"):
+            for operation in OPERATIONS:
                 say(f"{operation} of {size_bytes // KIB} KiB")
                 _measure(target, report, me, operation, size_bytes, seconds)
     finally:
@@ -187,13 +193,15 @@ def fill(torch: Any, target: device.Target, rank: int, numbers: int) -> Any:
     return torch.randint(0, 256, (numbers,), device=target.device, generator=generator).float()
 
 
-def wrong_elements(torch: Any, target: device.Target, operation: str, result: Any, count: int) -> int:
-    """Elements that are not the sum, or not the parts in order; computed again from every rank's seed."""
+def wrong_elements(torch: Any, target: device.Target, operation: str, result: Any, count: int, sender: int = 0) -> int:
+    """Elements that are not the sum, not the parts in order, or not the sender's; computed again from the seeds."""
     numbers = result.numel()
     if operation == "all_reduce":
         expected = torch.zeros_like(result)
         for rank in range(count):
             expected += fill(torch, target, rank, numbers)
+    elif operation == "send_recv":
+        expected = fill(torch, target, sender, numbers)
     else:
         parts = [fill(torch, target, rank, numbers // count) for rank in range(count)]
         expected = torch.cat(parts)
@@ -204,7 +212,7 @@ def _measure(target: device.Target, report: Report, me: Ranks, operation: str, s
     torch = target.torch
     distributed = torch.distributed
     numbers = elements(size, me.world)
-    mine = fill(torch, target, me.rank, numbers if operation == "all_reduce" else numbers // me.world)
+    mine = fill(torch, target, me.rank, numbers // me.world if operation == "all_gather" else numbers)
     buffer = torch.empty(numbers, device=target.device)
     # torch 2.13 calls all_gather_into_tensor by a new name, and warns about the old one.
     gather = getattr(distributed, "all_gather_single", None) or getattr(distributed, "all_gather_into_tensor", None)
@@ -217,6 +225,8 @@ def _measure(target: device.Target, report: Report, me: Ranks, operation: str, s
         start = clock.mark()
         if operation == "all_reduce":
             distributed.all_reduce(buffer)
+        elif operation == "send_recv":
+            pass_on(distributed, me, mine, buffer)
         elif gather is not None:
             gather(buffer, mine)
         else:
@@ -230,7 +240,8 @@ def _measure(target: device.Target, report: Report, me: Ranks, operation: str, s
     times = [once() for _ in range(rounds)]
     slowest = _agreed(torch, target, times, distributed.ReduceOp.MAX)
     fastest = _agreed(torch, target, times, distributed.ReduceOp.MIN)
-    bad = torch.tensor([float(wrong_elements(torch, target, operation, buffer, me.world))], device=target.device)
+    wrong = wrong_elements(torch, target, operation, buffer, me.world, (me.rank - 1) % me.world)
+    bad = torch.tensor([float(wrong)], device=target.device)
     distributed.all_reduce(bad)
     if float(bad.item()):
         report.problems.append(f"{name}: {int(bad.item())} element(s) are wrong on some rank")
@@ -242,6 +253,14 @@ def _measure(target: device.Target, report: Report, me: Ranks, operation: str, s
     report.add(f"{name}_algbw", "GB/s", algorithm)
     report.add(f"{name}_busbw", "GB/s", [rate * bus_factor(operation, me.world) for rate in algorithm])
     report.add(f"{name}_skew", "x", [slow / fast for slow, fast in zip(slowest, fastest)], higher_is_better=False)
+
+
+def pass_on(distributed: Any, me: Ranks, mine: Any, buffer: Any) -> None:
+    """Each rank's numbers to the next one, all at once."""
+    there = distributed.P2POp(distributed.isend, mine, (me.rank + 1) % me.world)
+    back = distributed.P2POp(distributed.irecv, buffer, (me.rank - 1) % me.world)
+    for work in distributed.batch_isend_irecv([there, back]):
+        work.wait()
 
 
 def _agreed(torch: Any, target: device.Target, times: list[float], how: Any) -> list[float]:

@@ -33,9 +33,12 @@ def command(
 ) -> int:
     """Run probes one after another and print what they measured.
 
-    Exit codes: 0 ok, 2 wrong arithmetic, 3 could not run or a figure that cannot be true, 64 usage, 75 the GPU is in
-    use, 124 out of time.
+    With --device all, a card that is more than 5 % slower than the best of its kind here is named by its UUID.
+
+    Exit codes: 0 ok, 1 a card slower than its neighbours, 2 wrong arithmetic, 3 could not run or a figure that cannot
+    be true, 64 usage, 75 the GPU is in use, 124 out of time.
     """
+    from gpuwatch.verdict import skew
     from gpuwatch.verdict.measured import measured
 
     probes = asked.probes()
@@ -51,7 +54,7 @@ def command(
         output,
         "probe",
         {"results": results},
-        lambda: "\n\n".join("\n".join(result_lines(result)) for result in results),
+        lambda: "\n\n".join("\n".join(part) for part in [*map(result_lines, results), skew.lines(results)] if part),
         columns=("", "median"),
         timed_out=session.timed_out,
     )

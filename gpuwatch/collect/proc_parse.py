@@ -7,6 +7,7 @@ documents; the readers turn that into ``Absent``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 
@@ -173,6 +174,16 @@ def parse_cmdline(data: bytes) -> tuple[str, ...]:
     """/proc/PID/cmdline to arguments; empty for kernel threads and zombies."""
     stripped = data.rstrip(b"\0")
     return tuple(printable(argument) for argument in stripped.split(b"\0")) if stripped else ()
+
+
+def parse_environ(data: bytes, names: Collection[str]) -> dict[str, str]:
+    """/proc/PID/environ: the variables of these names, and nothing of the others, which may be secrets."""
+    pairs = (entry.partition(b"=") for entry in data.split(b"\0"))
+    return {
+        name: printable(value)
+        for raw, sign, value in pairs
+        if sign and (name := raw.decode("utf-8", "replace")) in names
+    }
 
 
 def parse_cpu_lines(data: bytes) -> dict[int, CpuTimes]:

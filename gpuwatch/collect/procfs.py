@@ -19,13 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from gpuwatch.collect import roles
+from gpuwatch.collect import distributed, roles
 from gpuwatch.collect.cgroup import CgroupReader, container_label, main_path
 from gpuwatch.collect.proc_files import KeptFiles, absent, read_all, read_small, reading
 from gpuwatch.collect.proc_parse import (
     PidIo,
     PidStat,
     parse_cmdline,
+    parse_environ,
     parse_io,
     parse_schedstat,
     parse_stat,
@@ -40,6 +41,7 @@ from gpuwatch.model import (
     ProcessInfo,
     ProcessSample,
     ProcessTick,
+    RankPlace,
     Reason,
     Role,
     Text,
@@ -208,6 +210,7 @@ class ProcessReader:
         uid = -1 if isinstance(status, Absent) else status.uid
         paths = self._cgroups.paths(pid)
         command = " ".join(names.argv)[:COMMAND_CHARS] or f"[{stat.comm}]"
+        container = paths if isinstance(paths, Absent) else container_label(paths)
         return ProcessInfo(
             pid=pid,
             start_ticks=stat.start_ticks,
@@ -219,10 +222,19 @@ class ProcessReader:
             user=self._users.name(uid) if uid >= 0 else "?",
             uid=uid,
             cgroup=paths if isinstance(paths, Absent) else main_path(paths),
-            container=paths if isinstance(paths, Absent) else container_label(paths),
+            container=container,
             device_indices=devices,
             python=roles.looks_python(names) or (role is Role.MAIN and self._maps_libpython(pid)),
+            place=self._place(pid, stat, container) if role is Role.MAIN else None,
         )
+
+    def _place(self, pid: int, stat: PidStat, container: Text) -> RankPlace | None:
+        """Another user's environment may be read by root only."""
+        try:
+            environ = parse_environ(read_all(f"{self._prefix}/{pid}/environ"), distributed.NAMES)
+        except OSError:
+            return None
+        return distributed.place(environ, stat.ppid, container if isinstance(container, str) else "")
 
     def _maps_libpython(self, pid: int) -> bool:
         """A program that embeds Python. The maps of a torch process are 300 to 3000 lines: read for roots only."""

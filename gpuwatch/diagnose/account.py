@@ -202,7 +202,9 @@ def moments(evidence: Evidence) -> list[Moment]:
         )
         where = moment.doing.where
         known = where is not None and (where.file, where.line) in evidence.source
-        counted = _with_counters(moment, ceiling, line_known=known)
+        # Asleep in backward, beside other ranks: in a collective that blocks (gloo, TORCH_NCCL_BLOCKING_WAIT).
+        held_up = bool(evidence.ranks) and not thread.active and phase is Phase.BACKWARD
+        counted = _with_counters(moment, ceiling, line_known=known, held_up=held_up)
         inside = in_next(thread.frames)
         doing = named(counted.doing, inside=inside)
         found.append(msgspec.structs.replace(counted, doing=doing, fetching=fetches(doing, inside=inside)))
@@ -267,24 +269,23 @@ def _covering(windows: Sequence[GpuWindow], ends: Sequence[int], instant_ns: int
     return None
 
 
-def _with_counters(moment: Moment, ceiling: float, *, line_known: bool) -> Moment:
+def _with_counters(moment: Moment, ceiling: float, *, line_known: bool, held_up: bool = False) -> Moment:
     """Let the GPU's counters correct what a stack alone cannot know.
 
     * A line of the user's that calls C, and whose text is not known, is a copy while PCIe carries gigabytes.
-    * Framework code during a whole window in which the GPU did nothing was not launching: it computed on the CPU.
+    * Framework code during a whole window in which the GPU did nothing was not launching: it computed on the CPU, or
+      (``held_up``) slept until other ranks came.
     """
     doing = moment.doing
     activity = doing.activity
     traffic = max(moment.rx_bytes_per_s or 0.0, moment.tx_bytes_per_s or 0.0)
     if activity is Activity.USER_LINE and not line_known and traffic >= t.SLOW_COPY_LINK_SHARE * ceiling:
         activity = Activity.COPYING
-    elif (
-        activity is Activity.LAUNCHING
-        and moment.phase not in (Phase.BACKWARD, Phase.UPDATE)
-        and moment.busy < t.NO_ACTIVITY_BUSY
-        and moment.window_ns >= 80_000_000
-    ):
-        activity = Activity.HOST_WORK
+    elif activity is Activity.LAUNCHING and moment.busy < t.NO_ACTIVITY_BUSY and moment.window_ns >= 80_000_000:
+        if held_up:
+            activity = Activity.COMMUNICATING
+        elif moment.phase not in (Phase.BACKWARD, Phase.UPDATE):
+            activity = Activity.HOST_WORK
     if activity is doing.activity:
         return moment
     return msgspec.structs.replace(moment, doing=Doing(activity, doing.where))

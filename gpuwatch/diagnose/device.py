@@ -75,7 +75,8 @@ def _small_grids(case: Case) -> Finding | None:
         remedy="Larger batches (memory permitting), or several models side by side (MPS, MIG): one such job cannot "
         "fill this GPU.",
         confidence=Confidence.MEDIUM,
-        alternatives=("launch_bound",),
+        # Ranks here that wait for one on another node look the same.
+        alternatives=("launch_bound", "nvlink_or_collective_wait") if e.ranks else ("launch_bound",),
         experiment="Double the batch: if the step takes as long as before, the GPU had room.",
         evidence=rows(*_ladder(case), row("GPU memory used", pct(e.mem_used_share), "%", "NVML", e.window_s)),
     )

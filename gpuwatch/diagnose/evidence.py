@@ -97,6 +97,8 @@ class Rank(Struct, frozen=True):
     device_indices: tuple[int, ...]
     busy: float
     sm: float | None
+    number: int | None = None
+    """Its rank, where the environment says it."""
 
 
 class Evidence(Struct, frozen=True):
@@ -351,23 +353,23 @@ def _generations(job: _Job) -> float:
 
 
 def _ranks(samples: Sequence[DeviceSample], job: _Job, own: tuple[int, ...]) -> tuple[Rank, ...]:
-    """Processes with the same launcher and the same command line on other devices: torchrun, accelerate, mpirun. Two
-    jobs out of one shell script differ in their arguments."""
+    """The other ranks of this job here that compute on other devices. Where one device has no GPM, ``busy`` is NVML's
+    proxy and ``sm`` is not known."""
     us = job.infos.get(job.pid)
     if us is None:
         return ()
     found = []
     for info in sorted(job.infos.values(), key=lambda i: i.pid):
         others = tuple(i for i in info.device_indices if i not in own)
-        same = (info.ppid, info.command, info.uid) == (us.ppid, us.command, us.uid)
-        if info.pid == job.pid or info.role is not Role.MAIN or not others or not same:
+        if info.role is not Role.MAIN or not others or not us.same_job(info):
             continue
-        windows = [w for w in windows_of([s for s in samples if s.device_index in others]) if not w.proxy]
+        windows = list(windows_of([s for s in samples if s.device_index in others]))
         total = sum(w.end_ns - w.start_ns for w in windows)
         if total:
             busy = sum(w.busy * (w.end_ns - w.start_ns) for w in windows) / total
-            sm = sum((w.sm or 0.0) * (w.end_ns - w.start_ns) for w in windows) / total
-            found.append(Rank(info.pid, others, busy, sm))
+            seen = [(w.sm, w.end_ns - w.start_ns) for w in windows if w.sm is not None]
+            sm = sum(value * ns for value, ns in seen) / total if len(seen) == len(windows) else None
+            found.append(Rank(info.pid, others, busy, sm, info.place.rank if info.place is not None else None))
     return tuple(found)
 
 

@@ -36,6 +36,8 @@ class GpuWindow(Struct, frozen=True):
     occupancy: float | None = None
     rx_bytes_per_s: float | None = None
     tx_bytes_per_s: float | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
     proxy: bool = False
     """``busy`` is NVML utilization: "a kernel was resident", not more."""
 
@@ -65,6 +67,8 @@ def windows_of(samples: Sequence[DeviceSample], bursts: Sequence[Burst] = ()) ->
                 occupancy=share_of(s.sm_occupancy_pct),
                 rx_bytes_per_s=value_of(s.pcie_rx_bytes_per_s),
                 tx_bytes_per_s=value_of(s.pcie_tx_bytes_per_s),
+                nvlink_rx_bytes_per_s=value_of(s.nvlink_rx_bytes_per_s),
+                nvlink_tx_bytes_per_s=value_of(s.nvlink_tx_bytes_per_s),
             )
         elif s.device_index in sampled:
             continue

@@ -118,11 +118,11 @@ def _findings(case: Case) -> list[Finding]:
     loop = _causes_first(loop)
     waits = ranks.find(case)
     on_device = [f for f in device.find(case) if waits is None or f.cause != "batch_too_small"]
-    if waits is not None:
-        on_device.insert(0, waits)
     quota, tenancy = gates.quota(case), gates.tenancy(case)
     # Under a quota every host activity is slow; what the stacks show is where, not why.
-    found = [quota, *(_standing(f, Standing.SYMPTOM) for f in loop)] if quota is not None else _ranked(loop)
+    found = [quota, *(_standing(f, Standing.SYMPTOM) for f in loop)] if quota is not None else _ranked(loop, waits)
+    if waits is not None and quota is not None:
+        on_device.insert(0, waits)
     found.extend(_standing(f, Standing.CONTRIBUTING if found else Standing.ROOT) for f in on_device)
     if tenancy is not None:
         found.append(_standing(tenancy, Standing.CONTRIBUTING if found else Standing.ROOT))
@@ -168,7 +168,12 @@ def _with_verdict(case: Case, found: list[Finding], costly: list[Finding]) -> li
     return [_unattributed(case, lost), *found]
 
 
-def _ranked(findings: list[Finding]) -> list[Finding]:
+def _ranked(loop: list[Finding], waits: Finding | None) -> list[Finding]:
+    """Worst first. A rank that waits stands at its next call that waits for the GPU: what its own loop costs is the
+    cause only when it costs more than the waiting."""
+    first = waits is not None and (not loop or waits.lost_share >= loop[0].lost_share)
+    between = [waits] if waits is not None else []
+    findings = [*between, *loop] if first else [*loop[:1], *between, *loop[1:]]
     return [_standing(f, Standing.ROOT if i == 0 else Standing.CONTRIBUTING) for i, f in enumerate(findings)]
 
 

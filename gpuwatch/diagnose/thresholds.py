@@ -125,4 +125,12 @@ PYTHON_GIL = 0.30
 """py-spy sees the holder in a part of the samples only, when it does not stop the job (H200 set: 0.13 of a job that
 holds the lock all the time between its launches, 0.01 of one that computes in numpy)."""
 STRAGGLER_GAP = 0.20
-"""Busy share by which a rank must idle more than the one that waits for it. Waiting in NCCL reads near 1."""
+"""Busy share by which a rank must idle more than the one that waits for it, or SM share by which it must work longer.
+Waiting in NCCL reads busy near 1, and SM active of the few SMs that its kernel holds."""
+
+NVLINK_BYTES_PER_S = {"9.0": 450e9, "10.0": 900e9, "8.0": 300e9}
+"""Each way, of all links of a GPU, by compute capability (data sheets of H100 and H200 SXM, B200, A100 SXM)."""
+NVLINK_BYTES_PER_S_DEFAULT = 300e9
+RING_LINK_SHARE = 0.80
+"""Of the links' rate that a large all-reduce over a ring moves. nccl-tests, published: 8 H100 reach 360 of 450 GB/s
+without in-network reduction. Not measured by us: no machine with two GPUs was to be had."""

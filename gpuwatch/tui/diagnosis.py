@@ -11,7 +11,15 @@ from gpuwatch import units
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import CodeLocation, Diagnosis, EvidenceRow, Finding, Severity, Standing
 from gpuwatch.tui import account, chart, facts, steps
-from gpuwatch.tui.selection import Job, ViewOptions, diagnosing, diagnosis_of, selected_job
+from gpuwatch.tui.selection import (
+    Job,
+    ViewOptions,
+    diagnosing,
+    diagnosis_of,
+    other_ranks,
+    rank_text,
+    selected_job,
+)
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, cut, cut_left, fit, pad, row_width, rule, wrap
 from gpuwatch.wire import DiagnosisProgress
 
@@ -30,13 +38,14 @@ def sign(severity: Severity, glyphs: Glyphs) -> str:
 
 
 def subject_text(state: NodeState, job: Job) -> str:
-    """What a diagnosis is about: "GPU 0: 4242 python train.py"."""
+    """What a diagnosis is about: "GPU 0: 4242 python train.py", "GPU 1, rank 1 of 2: 4243 python train.py"."""
     gpus = ",".join(map(str, job.device_indices)) or "?"
     if not job.pid:
         return f"GPU {gpus}: {facts.no_process_text(state, job.device_indices[0])}"
     found = state.diagnosis_of(job.pid)
     command = job.main.command if job.main is not None else found.command if found is not None else ""
-    return f"GPU {gpus}: {job.pid} {clean(command) or '(not visible in /proc from here)'}"
+    rank = f", {rank_text(job)}" if rank_text(job) else ""
+    return f"GPU {gpus}{rank}: {job.pid} {clean(command) or '(not visible in /proc from here)'}"
 
 
 def summary_rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[Row]:
@@ -80,11 +89,12 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int = 0) -> l
     out += _progress(state, job, width, glyphs)
     found = diagnosis_of(state, job)
     if found is None:
-        said = steps.rows(state, job.pid, None, width, glyphs)
+        said = [*steps.rows(state, job.pid, None, width, glyphs), *_ranks(state, job, width, glyphs)]
         return [*out, *_nothing_yet(state, job, running=len(out) > 1), *said]
     verdict = found.verdict
     out += _headline(verdict, width, glyphs, 4)
     out += _cost(state, found, width, glyphs)
+    out += _ranks(state, job, width, glyphs)
     if found.account:
         out += [(), rule("Where the wall time went", [], width, glyphs), *account.rows(found.account, width, glyphs)]
     out += steps.rows(state, job.pid, found.steps, width, glyphs)
@@ -102,6 +112,25 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int = 0) -> l
             out += _paragraph(glyphs.separator, text, "dim", width, max_lines=3, glyphs=glyphs)
     if room < ROOM_FOR_TIME:
         out += over_time
+    return out
+
+
+def _ranks(state: NodeState, job: Job, width: int, glyphs: Glyphs) -> list[Row]:
+    """The verdict of each other rank of the job: the one that waits is not the one that is slow."""
+    others = other_ranks(state, job)
+    out: list[Row] = [(), rule("The other ranks of this job", [("right", "key")], width, glyphs)] if others else []
+    for other in others:
+        found = diagnosis_of(state, other)
+        gpus = ",".join(map(str, other.device_indices)) or "?"
+        name: Span = (f" {rank_text(other)}, GPU {gpus}: {other.pid} ", "key")
+        if found is None:
+            out.append(fit((name, ("not diagnosed", "dim")), width, glyphs))
+            continue
+        verdict = found.verdict
+        loss = f" loses {units.pct_text(100 * verdict.lost_share)} " if verdict.lost_share > 0 else " "
+        role = severity_role(verdict.severity)
+        left = (name, (f"{sign(verdict.severity, glyphs)} ", role), (clean(verdict.cause), "text"))
+        out.append(between(left, ((loss, role),), width))
     return out
 
 

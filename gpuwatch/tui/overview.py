@@ -19,6 +19,7 @@ from gpuwatch.tui.selection import (
     diagnosis_of,
     in_order,
     jobs,
+    rank_text,
     selected_device,
     selected_job,
 )
@@ -231,7 +232,12 @@ def _other_job(state: NodeState, job: Job, width: int, glyphs: Glyphs) -> Row:
     verdict = found.verdict
     role = diagnosis.severity_role(verdict.severity)
     loss = f" loses {units.pct_text(100 * verdict.lost_share)} " if verdict.lost_share > 0 else " "
-    left = ((f" {diagnosis.sign(verdict.severity, glyphs)} ", role), (place, "key"), (clean(verdict.summary), "text"))
+    rank = f"{rank_text(job)}: " if rank_text(job) else ""
+    left = (
+        (f" {diagnosis.sign(verdict.severity, glyphs)} ", role),
+        (place, "key"),
+        (rank + clean(verdict.summary), "text"),
+    )
     return between(left, ((loss, role),), width)
 
 

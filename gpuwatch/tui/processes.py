@@ -168,7 +168,7 @@ def _cells(state: NodeState, entry: _Entry) -> dict[str, Span]:
         "PID": (str(pid), "key"),
         "USER": (clean(info.user) if info is not None else "?", "text"),
         "GPU": (",".join(map(str, job.device_indices)) if is_main else "", "key"),
-        "ROLE": (_ROLES[info.role] if info is not None else "main", "text" if is_main else "dim"),
+        "ROLE": (_role(info), "text" if is_main else "dim"),
         "S": (run, _STATE_ROLES.get(run, "text")),
         "CPU%": (units.pct_text(sample.cpu_pct).removesuffix(" %") if sample is not None else units.NA, "text"),
         "SM%": (_sm_share(state, pid) if is_main else "", "text"),
@@ -179,6 +179,15 @@ def _cells(state: NodeState, entry: _Entry) -> dict[str, Span]:
         "WRITE/s": _rate(rate.write_bytes_per_s),
         "CONTAINER": (clean(container) if isinstance(container, str) else "", "dim"),
     }
+
+
+def _role(info: ProcessInfo | None) -> str:
+    """In six cells: "rank 7" for a rank of a distributed job, "rank12" where there is no room for the space."""
+    if info is None:
+        return "main"
+    if info.place is None:
+        return _ROLES[info.role]
+    return f"rank {info.place.rank}" if info.place.rank < 10 else f"rank{info.place.rank}"
 
 
 def _rate(reading: Num) -> Span:

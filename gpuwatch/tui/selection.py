@@ -103,6 +103,24 @@ def jobs(state: NodeState) -> tuple[Job, ...]:
     )
 
 
+def rank_text(job: Job) -> str:
+    """ "rank 0 of 2" of a distributed job, or ""."""
+    place = job.main.place if job.main is not None else None
+    return f"rank {place.rank} of {place.world_size}" if place is not None else ""
+
+
+def other_ranks(state: NodeState, job: Job) -> tuple[Job, ...]:
+    """The other ranks of a distributed job on this node, in their order."""
+    if job.main is None or job.main.place is None:
+        return ()
+    found = [
+        (other.main.place.rank, other)
+        for other in jobs(state)
+        if other.main is not None and other.main.place is not None and job.main.same_job(other.main)
+    ]
+    return tuple(other for _, other in sorted(found, key=lambda one: one[0]))
+
+
 def in_order(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices as lists show them: each GPU, then its MIG instances; an instance whose GPU is not there (a container
     that was given only the instance) has its own place."""

@@ -1,6 +1,7 @@
-"""Results that are compared with nothing, as rows: what ``probe run`` reports.
+"""Results that are compared with no other time, as rows: what ``probe run`` reports.
 
-Owns: one row per figure, the published figure beside it. Refuses: baselines.
+Owns: one row per figure, the published figure beside it, and cards that are slower than their neighbours. Refuses:
+baselines.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from gpuwatch.model import ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import baseline, expectations, quantities
 from gpuwatch.verdict.check import failure, failures
+from gpuwatch.verdict.skew import slower
 from gpuwatch.verdict.verdicts import Judgement, Level, Row, Verdict, placed
 
 
@@ -19,13 +21,14 @@ def measured(results: Iterable[ProbeResult], strict: bool = False) -> Judgement:
     A run that was forced beside others is measured: the user asked for it. The row says so.
     """
     rows: list[Row] = []
+    results = list(results)
     for runs in baseline.grouped(results).values():
         usable = [
             run for run in runs if failure(run)[0] in (None, Verdict.CONTAMINATED) and run.status is ProbeStatus.OK
         ]
         rows += failures([run for run in runs if run not in usable])
         rows += [placed(_row(run, value), run) for run in usable for value in quantities.judged(run)]
-    return Judgement("probe run", tuple(rows), strict=strict)
+    return Judgement("probe run", (*rows, *slower(results)), strict=strict)
 
 
 def _row(run: ProbeResult, value: ProbeValue) -> Row:

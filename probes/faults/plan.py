@@ -32,7 +32,7 @@ class Plan:
     """bf16 or fp32; ``wide_share`` of the blocks run in fp32 when it is fp32."""
     wide_share: float = 1.0
     optimizer: str = "foreach"
-    """single: a Python loop over the parameters; foreach; fused."""
+    """single: a Python loop over the parameters; foreach; fused; plain: SGD without momentum."""
     graphs: bool = False
     chain: int = 0
     """Elementwise operations after each block."""

@@ -43,7 +43,7 @@ EXPECTED = {
     "train": {"resnet50_b2_32_fp32", "resnet50_b2_32_channels_last_speedup", "tiny_b4_16_fp32_first_call_s"},
     "storage": {"write", "sequential", "random_4KiB_1", "random_4KiB_16", "sequential_cached", "small_files"},
     "shm": {"copy_64KiB", "transfer_64KiB", "transfer_1MiB", "shm_total"},
-    "allreduce": {"all_reduce_4KiB", "all_reduce_256KiB_busbw", "all_gather_256KiB_skew"},
+    "allreduce": {"all_reduce_4KiB", "all_reduce_256KiB_busbw", "all_gather_256KiB_skew", "send_recv_256KiB_busbw"},
 }
 BY_PATH = ("matmul", "dataloader")
 """One that starts no process, and one that does; ranks are always started by path."""

@@ -36,6 +36,8 @@ SCREENS = [
     ("diagnosis", "course"),
     ("diagnosis", "hooked"),
     ("processes", "writing"),
+    ("processes", "ranks"),
+    ("diagnosis", "ranks"),
     ("help", "live1"),
 ]
 OPTIONS: dict[str, dict[str, object]] = {
@@ -51,12 +53,14 @@ OPTIONS: dict[str, dict[str, object]] = {
     "processes-question": {"view": "processes", "question": "send SIGTERM to 4242 python train.py?"},
     "overview-elsewhere": {"view": "overview", "device": 1},
     "overview-mig_part": {"view": "overview", "device": 101},
+    "diagnosis-waiting_rank": {"view": "diagnosis", "device": 1},
 }
 """Screens that take more than a view: a name, and what the person has chosen."""
 OF_STATE = {
     "gpu-past": "past", "gpu-no_past": "live1", "events-throttles": "eventful", "events-found": "eventful",
     "probes-copies": "probed", "processes-by_cpu": "live8", "processes-found": "live8", "processes-ended": "live1",
     "gpu-faulty_minute": "faulty", "overview-mig_part": "mig_tree",
+    "diagnosis-waiting_rank": "ranks",
     "processes-question": "live1", "overview-elsewhere": "elsewhere",
 }  # fmt: skip
 

@@ -44,6 +44,7 @@ from gpuwatch.model import (
     ProcessInfo,
     ProcessSample,
     ProcessUtil,
+    RankPlace,
     Reason,
     Role,
     Severity,
@@ -258,6 +259,38 @@ def live(count: int = 1, *, seconds: int = 100, diagnosed: bool = True) -> NodeS
             processes=state.processes | processes(i, 1 if i == 0 else 4),
         )
     return state
+
+
+def ranks() -> NodeState:
+    """A job of two ranks under torchrun: rank 0 starves, rank 1 waits for it with a GPU that reads busy."""
+    state = live(2)
+    second = MAIN + 1000
+    places = {MAIN: RankPlace(0, 2, "tcp h200-07:29500"), second: RankPlace(1, 2, "tcp h200-07:29500")}
+    mains = {pid: replace(state.infos[pid], place=place, ppid=4000) for pid, place in places.items()}
+    launcher = replace(
+        state.infos[MAIN], pid=4000, role=Role.PARENT, comm="torchrun", command="torchrun --nproc-per-node 2 train.py",
+        device_indices=(),
+    )  # fmt: skip
+    wait = Finding(
+        "nvlink_or_collective_wait",
+        "This rank waits for the others in collective operations 86 % of the time: its GPU is busy without working. "
+        f"The one it waits for is pid {MAIN} on GPU 0, rank 0, whose GPU idles.",
+        Severity.CRITICAL,
+        0.86,
+        7.1,
+        "this rank never waits; the slowest rank sets the pace of all",
+        Confidence.MEDIUM,
+        (EvidenceRow("gpu busy", 99.2, "%", "GPM", 20.0), EvidenceRow("SM active", 21.0, "%", "GPM", 20.0)),
+        f"Diagnose pid {MAIN}: gpuwatch diagnose --pid {MAIN}. Nothing is wrong with this rank.",
+    )
+    waiting = Diagnosis(second, (1,), 20.0, (wait,), command="python train.py", end_mono_ns=NOW_NS - 20 * SECOND)
+    spinning = replace(state.devices[1], gpu_util_pct=100, busy_pct=99.2, sm_active_pct=21.0, tensor_active_pct=1.5)
+    return replace(
+        state,
+        infos=state.infos | mains | {4000: launcher},
+        devices=state.devices | {1: spinning},
+        diagnoses=(*state.diagnoses, waiting),
+    )
 
 
 def stale() -> NodeState:
@@ -651,6 +684,7 @@ STATES = {
     "ten_findings": ten_findings(),
     "mig": mig(),
     "mig_tree": mig_tree(),
+    "ranks": ranks(),
     "faulty": faulty(),
     "course": course(),
     "hooked": hooked(),

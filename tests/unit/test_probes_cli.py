@@ -181,6 +181,28 @@ def test_every_gpu_is_measured_and_the_bad_one_is_named_by_uuid(
     assert answer["exit_reason"] == "matmul on cuda:1 WRONG_RESULT: rate: wrong result: error 1"
 
 
+def test_the_slower_of_two_cards_is_named_by_uuid(
+    gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("bb", "aa"))]
+    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'] + '\"")
+    slow = answer.replace(
+        '"median":50.0', "\"median\":' + str(40 + 10 * ('bb' in os.environ['CUDA_VISIBLE_DEVICES'])) + '"
+    )
+    monkeypatch.setenv("FAKE_PROBE", slow)
+    assert run(["probe", "run", "matmul", "copies", "--device", "all"]) == 1
+    printed = capsys.readouterr()
+    assert "skew over 2 GPUs:\n" in printed.out
+    assert "  copies.rate  20.0%  cuda:1 GPU-aa" in printed.out
+    assert run(["probe", "run", "matmul", "--device", "all", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert [(row["device_uuid"], row["reason"]) for row in answer["rows"] if row["verdict"] == "SLOWER"] == [
+        ("GPU-aa", "GPU-aa is 20.0% slower than GPU-bb (cuda:0), in this machine")
+    ]
+
+
 def test_a_gpu_that_is_lost_fails_the_check_of_the_whole_host(
     gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -322,10 +322,13 @@ def test_repeated_sums_stay_finite_and_exact() -> None:
     gathered = torch.cat([allreduce.fill(torch, cpu(), rank, 32) for rank in (0, 1)])
     assert allreduce.wrong_elements(torch, cpu(), "all_gather", gathered, 2) == 0
     assert allreduce.wrong_elements(torch, cpu(), "all_gather", gathered.flip(0), 2) > 32
+    assert allreduce.wrong_elements(torch, cpu(), "send_recv", one, 2, sender=0) == 0
+    assert allreduce.wrong_elements(torch, cpu(), "send_recv", one, 2, sender=1) > 32
 
 
 def test_bus_bandwidth_is_counted_as_others_count_it() -> None:
     assert allreduce.bus_factor("all_reduce", 8) == 1.75
     assert allreduce.bus_factor("all_gather", 8) == 0.875
+    assert allreduce.bus_factor("send_recv", 8) == 1.0
     assert allreduce.own_rank({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == allreduce.Ranks(3, 8, 1)
     assert allreduce.own_rank({}) is None

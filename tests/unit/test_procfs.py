@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.collect.proc_files import KeptFiles
 from gpuwatch.collect.procfs import TASKS_PER_PROCESS, ProcessReader
-from gpuwatch.model import NOT_READ, Absent, ProcessInfo, ProcessSample, ProcessTick, Reason, Role
+from gpuwatch.model import NOT_READ, Absent, ProcessInfo, ProcessSample, ProcessTick, RankPlace, Reason, Role
 
 RECORDED_IO = (Path(__file__).parent / "procfixtures/main_io.txt").read_bytes()
 RECORDED_STATUS = (Path(__file__).parent / "procfixtures/main_status.txt").read_bytes()
@@ -43,8 +43,9 @@ class FakeProc:
         state: str = "S",
         threads: str = "S",
         wchan: str = "futex_do_wait",
+        environ: str = "",
     ) -> None:
-        """``threads``: one state letter per thread."""
+        """``threads``: one state letter per thread. ``environ``: NAME=value, with spaces between."""
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
         (folder / "stat").write_bytes(self.stat(pid, ppid, comm, start, ticks, state, len(threads)))
@@ -54,6 +55,7 @@ class FakeProc:
         (folder / "status").write_bytes(RECORDED_STATUS)
         (folder / "cmdline").write_bytes(argv.replace(" ", "\0").encode() + b"\0")
         (folder / "cgroup").write_text("0::/user.slice\n")
+        (folder / "environ").write_bytes(environ.replace(" ", "\0").encode())
         for offset, thread in enumerate(threads):
             task = folder / "task" / str(pid + offset)
             task.mkdir(parents=True, exist_ok=True)
@@ -113,6 +115,32 @@ def test_ranks_of_one_machine_are_jobs_of_their_own_below_their_launcher(proc: F
     assert roles_of(tick)[5] is Role.PARENT
     assert [roles_of(tick)[pid] for pid in (10, 20, 30)] == [Role.MAIN] * 3
     assert {cgroup.root_pid for cgroup in tick.cgroups} == {10, 20, 30}
+
+
+def test_ranks_that_two_shells_started_are_one_job(proc: FakeProc, reader: ProcessReader) -> None:
+    env = "HOME=/root MASTER_ADDR=node3 MASTER_PORT=29500 WORLD_SIZE=2 TOKEN=secret RANK="
+    proc.add(5, 1, "bash", "bash")
+    proc.add(6, 1, "bash", "bash")
+    proc.add(10, 5, environ=env + "0")
+    proc.add(20, 6, argv="python -u train.py", environ=env + "1")
+    proc.add(11, 10, environ=env + "0")
+    info = {i.pid: i for i in reader.read({10: (0,), 20: (1,)}, S).infos}
+    assert info[10].place == RankPlace(0, 2, "tcp node3:29500")
+    assert info[20].place == RankPlace(1, 2, "tcp node3:29500")
+    assert info[10].same_job(info[20])
+    assert info[11].place is None, "a rank's helper inherits its variables and is no rank"
+    assert "secret" not in str(info)
+
+
+def test_a_process_whose_environment_may_not_be_read_is_told_by_its_launcher(
+    proc: FakeProc, reader: ProcessReader
+) -> None:
+    proc.add(5, 1, "torchrun", "python torchrun train.py")
+    for pid in (10, 20):
+        proc.add(pid, 5)
+        (proc.root / f"{pid}/environ").unlink()
+    info = {i.pid: i for i in reader.read({10: (0,), 20: (1,)}, S).infos}
+    assert (info[10].place, info[10].same_job(info[20])) == (None, True)
 
 
 def test_cpu_share_is_between_two_readings_of_the_same_process(proc: FakeProc, reader: ProcessReader) -> None:
