@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from bench.accuracy.labels import FAMILIES, HEALTHY
-from gpuwatch.diagnose.account import balance, moments
+from gpuwatch.diagnose.account import balance
 from gpuwatch.diagnose.evidence import Evidence, assemble
 from gpuwatch.diagnose.frames import Activity
+from gpuwatch.diagnose.moments import moments
 from gpuwatch.model import DeviceSample, Observation
 
 INPUT = frozenset(FAMILIES["input"])

@@ -9,11 +9,12 @@ import msgspec
 from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.account import Account, WorkerView
+from gpuwatch.diagnose.account import Account
 from gpuwatch.diagnose.advice import Bound, gain_bound, pct, row, share_text
 from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity
-from gpuwatch.model import EvidenceRow, StepTimes
+from gpuwatch.diagnose.worker_view import WorkerView
+from gpuwatch.model import CodeLocation, EvidenceRow, StepTimes
 
 
 class Case(Struct, frozen=True):
@@ -87,3 +88,17 @@ class Case(Struct, frozen=True):
         if self.account.measured:
             source += ", weighted by the job's own data wait"
         return row(name, 100.0 * held, "% of samples", source, self.evidence.window_s)
+
+
+def text_at(case: Case, place: CodeLocation | None) -> str:
+    """The source line at a place, quoted, or ""."""
+    line = case.evidence.source.get((place.file, place.line), "") if place else ""
+    return f": `{line.strip()}`" if line.strip() else ""
+
+
+def line_row(case: Case, place: CodeLocation | None) -> EvidenceRow | None:
+    """Where most of an activity's samples stand, as evidence."""
+    if place is None:
+        return None
+    return row("code", f"{place.file}:{place.line}{text_at(case, place)}", "", "stack samples", case.evidence.window_s,
+               f"{share_text(place.share)} of these samples")  # fmt: skip

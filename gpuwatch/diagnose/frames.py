@@ -9,7 +9,6 @@ files by their tail, since the prefix is the environment's.
 from __future__ import annotations
 
 import enum
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -294,32 +293,3 @@ def _drives(thread: ThreadStack) -> bool:
     return any(
         _FRAMEWORK.search(f.file) and "pin_memory" not in f.file and "reductions" not in f.file for f in thread.frames
     )
-
-
-_NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
-    (Activity.SYNCHRONISING, re.compile(r"_local_scalar_dense")),
-    (Activity.COPYING, re.compile(r"^(cu|cuda)Memcpy|copy_kernel_cuda|_copy_from_and_resize")),
-    (Activity.SYNCHRONISING, re.compile(r"^(cu|cuda)(Stream|Event|Ctx|Device)Synchronize")),
-    (Activity.ALLOCATING, re.compile(r"^(cu|cuda)(Mem(Alloc|Free|Create|Map|Unmap|Release|AddressFree)|Malloc|Free)")),
-    (Activity.COLLECTING, re.compile(r"^(gc_collect_main|gc_collect_region|gc_collect_full|deduce_unreachable)")),
-    (Activity.COMMUNICATING, re.compile(r"^nccl[A-Z]|ProcessGroupNCCL")),
-    (Activity.LAUNCHING, re.compile(r"^(cu|cuda)(Launch|Graph|Mem|Func|Module)|^(at|c10|torch)::|THPVariable")),
-)
-"""What a native function is for; the first that matches any frame below the innermost Python frame decides. Reading a
-scalar copies and waits, and the wait is what costs; a pageable copy waits too, and the copy is what costs."""
-
-
-def _is_python(frame: Frame) -> bool:
-    return frame.line > 0 and (frame.file.endswith(".py") or frame.file.startswith("<"))
-
-
-def python_leaf(frames: Sequence[Frame]) -> Frame | None:
-    """Innermost Python frame of a stack with native frames."""
-    return next((frame for frame in frames if _is_python(frame)), None)
-
-
-def native_activity(frames: Sequence[Frame]) -> Activity:
-    """What the C code below the innermost Python frame was doing."""
-    below = [frame.function for frame in itertools.takewhile(lambda frame: not _is_python(frame), frames)]
-    found = (activity for activity, pattern in _NATIVE if any(pattern.search(name) for name in below))
-    return next(found, Activity.HOST_WORK)

@@ -1,18 +1,20 @@
 """Causes on the host: the training thread itself keeps the GPU waiting.
 
-Owns: preprocessing, launching, synchronising, checkpoints, compilation, logging. Refuses: the loader (input.py).
+Owns: preprocessing, launching, synchronising, the interpreter lock, a missing core. Refuses: the loader (input.py), and
+what stops the training only now and then (stalls.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
+from gpuwatch.diagnose import stalls
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
 from gpuwatch.diagnose.advice import finding, pct, place_text, row, rows, share_text
-from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.case import Case, line_row, text_at
 from gpuwatch.diagnose.frames import Activity, driving_thread, user_frame
-from gpuwatch.model import CodeLocation, Confidence, EvidenceRow, Finding, Frame, Severity
+from gpuwatch.model import CodeLocation, Confidence, Finding, Frame, Severity
 
 
 def find(case: Case) -> list[Finding]:
@@ -21,24 +23,12 @@ def find(case: Case) -> list[Finding]:
     if account is None:
         return []
     if _starved(case, account):
-        return [_no_core(case, account), *(f for rule in _STALLS if (f := rule(case, account)) is not None)]
+        return [_no_core(case, account), *stalls.find(case, account)]
     rules = (
-        _preprocessing, _launching, _synchronising, *_STALLS, _gil, _waiting,
+        _preprocessing, _launching, _synchronising, _gil, _waiting,
     )  # fmt: skip
-    return [f for rule in rules if (f := rule(case, account)) is not None]
-
-
-def _text(case: Case, place: CodeLocation | None) -> str:
-    """The source line at a place, quoted, or ""."""
-    line = case.evidence.source.get((place.file, place.line), "") if place else ""
-    return f": `{line.strip()}`" if line.strip() else ""
-
-
-def _line_row(case: Case, place: CodeLocation | None) -> EvidenceRow | None:
-    if place is None:
-        return None
-    return row("code", f"{place.file}:{place.line}{_text(case, place)}", "", "stack samples", case.evidence.window_s,
-               f"{share_text(place.share)} of these samples")  # fmt: skip
+    found = [f for rule in rules if (f := rule(case, account)) is not None]
+    return found + stalls.find(case, account)
 
 
 def _preprocessing(case: Case, account: Account) -> Finding | None:
@@ -48,7 +38,7 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
     e = case.evidence
     place = account.location(Activity.HOST_WORK, Activity.USER_LINE)
     # A line that calls C without leaving the GPU idle for a whole window may as well launch or wait for the GPU.
-    unread = account.lost_in(Activity.USER_LINE) > lost / 2 and _text(case, place) == ""
+    unread = account.lost_in(Activity.USER_LINE) > lost / 2 and text_at(case, place) == ""
     vague = unread and account.idle_windows < 0.3
     if _is_python(case, account):
         return _python(case, account, lost, place)
@@ -68,7 +58,7 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
             case.stack_row("training thread computes on the CPU", Activity.HOST_WORK, Activity.USER_LINE),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
             row("GPM windows with an idle GPU", 100 * account.idle_windows, "% of samples", "GPM", e.window_s),
-            _line_row(case, place),
+            line_row(case, place),
             *case.gpu_rows(),
         ),
     )
@@ -100,54 +90,10 @@ def _python(case: Case, account: Account, lost: float, place: CodeLocation | Non
         evidence=rows(
             case.stack_row("training thread in the user's code", Activity.HOST_WORK, Activity.USER_LINE),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
-            _line_row(case, place),
+            line_row(case, place),
             *case.gpu_rows(),
         ),
     )
-
-
-def _allocating(case: Case, account: Account) -> Finding | None:
-    lost = account.lost_in(Activity.ALLOCATING)
-    if lost < t.NAMED_FROM:
-        return None
-    e = case.evidence
-    place = account.location(Activity.ALLOCATING)
-    return finding(
-        "allocator_thrash",
-        f"GPU memory is given back to the driver and asked for again{place_text(place)}{_text(case, place)}; each time "
-        f"the GPU stops: {share_text(lost)} of the time.",
-        lost,
-        case.bound(Activity.ALLOCATING, Activity.LAUNCHING),
-        remedy="Take torch.cuda.empty_cache() out of the loop. If memory is short: a smaller batch, or "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation.",
-        location=place,
-        evidence=rows(
-            case.stack_row("training thread allocates or frees GPU memory", Activity.ALLOCATING),
-            row("GPU memory used", pct(e.mem_used_share), "%", "NVML", e.window_s),
-            _line_row(case, place),
-            *case.gpu_rows(),
-        ),
-    )
-
-
-def _collecting(case: Case, account: Account) -> Finding | None:
-    lost = account.lost_in(Activity.COLLECTING)
-    if lost < t.NAMED_FROM:
-        return None
-    place = account.location(Activity.COLLECTING)
-    return finding(
-        "gc_pauses",
-        f"Python's garbage collector runs{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
-        lost,
-        case.bound(Activity.COLLECTING),
-        remedy="gc.freeze() after set-up and gc.disable() in the loop, with a gc.collect() every few hundred steps; "
-        "hold fewer Python objects (arrays instead of lists of objects).",
-        location=place,
-        evidence=rows(
-            case.stack_row("training thread collects garbage", Activity.COLLECTING), _line_row(case, place),
-            *case.gpu_rows(),
-        ),
-    )  # fmt: skip
 
 
 def _gil(case: Case, account: Account) -> Finding | None:
@@ -244,8 +190,8 @@ def _synchronising(case: Case, account: Account) -> Finding | None:
     place = account.location(Activity.SYNCHRONISING)
     return finding(
         "host_sync",
-        f"The training thread stops to wait for the GPU{place_text(place)}{_text(case, place)}, and afterwards the GPU "
-        f"waits for it: {share_text(lost)} of the time.",
+        f"The training thread stops to wait for the GPU{place_text(place)}{text_at(case, place)}, and afterwards the "
+        f"GPU waits for it: {share_text(lost)} of the time.",
         lost,
         case.bound(Activity.SYNCHRONISING),
         remedy="Keep such values on the GPU and read them every N steps (.item(), .cpu(), print, isnan and if on a "
@@ -254,98 +200,7 @@ def _synchronising(case: Case, account: Account) -> Finding | None:
         evidence=rows(
             case.stack_row("training thread waits for the GPU", Activity.SYNCHRONISING),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
-            _line_row(case, place),
-            *case.gpu_rows(),
-        ),
-    )
-
-
-def _checkpoint(case: Case, account: Account) -> Finding | None:
-    lost = account.lost_in(Activity.CHECKPOINTING)
-    if lost < t.NAMED_FROM:
-        return None
-    e = case.evidence
-    place = account.location(Activity.CHECKPOINTING)
-    written = e.main.write_bytes_per_s if e.main else None
-    return finding(
-        "checkpoint_stall",
-        f"The job saves checkpoints{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
-        lost,
-        case.bound(Activity.CHECKPOINTING),
-        remedy="Save less often, or asynchronously: copy the state to host memory and write it in a thread "
-        "(torch.distributed.checkpoint.async_save); write to a local disk first.",
-        location=place,
-        evidence=rows(
-            case.stack_row("training thread saves", Activity.CHECKPOINTING),
-            row("written to storage", written / 2**20 if written is not None else None, "MiB/s", "/proc/PID/io",
-                e.window_s),
-            row("I/O pressure (some)", e.host.psi_io_pct, "%", "PSI", e.window_s),
-            *case.gpu_rows(),
-        ),
-    )  # fmt: skip
-
-
-def _compiling(case: Case, account: Account) -> Finding | None:
-    lost = account.lost_in(Activity.COMPILING)
-    starting = account.lost_in(Activity.STARTING)
-    if lost + starting < t.NAMED_FROM:
-        return None
-    place = account.location(Activity.COMPILING, Activity.STARTING)
-    evidence = rows(
-        case.stack_row("training thread compiles", Activity.COMPILING),
-        case.stack_row("training thread imports modules", Activity.STARTING),
-        *case.gpu_rows(),
-    )
-    if starting > lost or (account.held_in(Activity.COMPILING) >= t.STARTUP_SHARE and not account.recompiles):
-        return finding(
-            "warming_up",
-            "The job is starting or compiling: the GPU has not much to do yet.",
-            lost + starting,
-            case.bound(Activity.COMPILING, Activity.STARTING),
-            remedy="Wait until steps are regular, then diagnose again. A compile cache (TORCHINDUCTOR_CACHE_DIR on a "
-            "disk that stays) shortens the next start.",
-            location=place,
-            severity=Severity.INFO,
-            evidence=evidence,
-            confidence=Confidence.MEDIUM,
-            alternatives=("recompilation",),
-            experiment="If this is still so after some minutes, shapes change and the model is compiled again.",
-        )
-    return finding(
-        "recompilation",
-        f"The model is compiled again and again{place_text(place)}: the GPU waits {share_text(lost)} of the time.",
-        lost,
-        case.bound(Activity.COMPILING, Activity.STARTING),
-        remedy="Give torch.compile the same shapes: pad or bucket the inputs, or dynamic=True. "
-        "TORCH_LOGS=recompiles says which guard failed.",
-        location=place,
-        evidence=evidence,
-        confidence=Confidence.MEDIUM,
-        alternatives=("warming_up",),
-        experiment="Diagnose again in two minutes: warming up ends, recompilation does not.",
-    )
-
-
-def _logging(case: Case, account: Account) -> Finding | None:
-    lost = account.lost_in(Activity.LOGGING, Activity.EVALUATING)
-    if lost < t.NAMED_FROM:
-        return None
-    place = account.location(Activity.LOGGING, Activity.EVALUATING)
-    evaluates = account.lost_in(Activity.EVALUATING) > lost / 2
-    what = "evaluates, or works between its training steps," if evaluates else "logs or writes"
-    return finding(
-        "logging_or_eval_stall",
-        f"The training thread {what}{place_text(place)} while the GPU waits: {share_text(lost)} of the time.",
-        lost,
-        case.bound(Activity.LOGGING, Activity.EVALUATING),
-        remedy="Evaluate less often, with larger batches, and compute the metrics on the GPU or in another process."
-        if evaluates
-        else "Log every N steps, and images, histograms and plots rarely or from another process.",
-        location=place,
-        evidence=rows(
-            case.stack_row("training thread logs or writes", Activity.LOGGING),
-            case.stack_row("training thread evaluates", Activity.EVALUATING),
-            _line_row(case, place),
+            line_row(case, place),
             *case.gpu_rows(),
         ),
     )
@@ -372,7 +227,7 @@ def _waiting(case: Case, account: Account) -> Finding | None:
     sleeping = e.main.wchans[0][0] if e.main and e.main.wchans else None
     return finding(
         "unattributed",
-        f"The training thread sleeps{place_text(place)}{_text(case, place)}, not in a DataLoader: the GPU is idle "
+        f"The training thread sleeps{place_text(place)}{text_at(case, place)}, not in a DataLoader: the GPU is idle "
         f"{share_text(lost)} of the time.",
         lost,
         case.bound(Activity.WAITING, Activity.COMMUNICATING),
@@ -382,7 +237,7 @@ def _waiting(case: Case, account: Account) -> Finding | None:
         evidence=rows(
             case.stack_row("training thread sleeps", Activity.WAITING),
             row("it sleeps in", sleeping, "", "/proc/PID/wchan", e.window_s),
-            _line_row(case, place),
+            line_row(case, place),
             *case.gpu_rows(),
         ),
     )
@@ -420,6 +275,3 @@ def _no_core(case: Case, account: Account) -> Finding:
             *case.gpu_rows(),
         ),
     )
-
-
-_STALLS = (_checkpoint, _compiling, _logging, _allocating, _collecting)

@@ -11,11 +11,13 @@ import msgspec
 
 from gpuwatch.diagnose import blind, device, gates, host, input, ranks, steps, transfer
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.account import Moment, balance, moments, workers
+from gpuwatch.diagnose.account import balance
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, pct, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Evidence, assemble
 from gpuwatch.diagnose.frames import Activity
+from gpuwatch.diagnose.moments import Moment, moments
+from gpuwatch.diagnose.worker_view import workers
 from gpuwatch.model import Confidence, Diagnosis, Finding, Observation, Severity, Standing
 
 _SEVERITY_RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.account import pinned_ceiling
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Evidence, Rank
+from gpuwatch.diagnose.moments import pinned_ceiling
 from gpuwatch.model import Confidence, EvidenceRow, Finding
 
 
