@@ -19,7 +19,6 @@ from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import (
     Activity,
-    Doing,
     driving_thread,
     only_copies,
 )
@@ -160,7 +159,7 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
     native = _native_split(evidence)
     measured = weights([moment.fetching for moment in found], evidence.steps)
     for moment, weight in zip(found, measured or [1.0] * len(found), strict=True):
-        for activity, share in _parts(moment.doing, native).items():
+        for activity, share in _parts(moment, native).items():
             part = weight * share
             lines[activity] += part
             lost[activity] += part * (1.0 - moment.busy)
@@ -253,11 +252,18 @@ def _key(frame: Frame) -> tuple[str, int]:
     return frame.file.rsplit("/", 1)[-1], frame.line
 
 
-def _parts(doing: Doing, native: _Split) -> dict[Activity, float]:
-    """A sample's activities: one, unless it stands on a line whose C calls native frames have told apart."""
-    if doing.activity is Activity.USER_LINE and doing.where is not None and _key(doing.where) in native:
-        return native[_key(doing.where)]
-    return {doing.activity: 1.0}
+def _parts(moment: Moment, native: _Split) -> dict[Activity, float]:
+    """A sample's activities: one, unless it stands on a line whose C calls native frames have told apart. Operators
+    that ran during a whole window in which the GPU did nothing computed on the CPU."""
+    doing = moment.doing
+    if doing.activity is not Activity.USER_LINE or doing.where is None or _key(doing.where) not in native:
+        return {doing.activity: 1.0}
+    parts = native[_key(doing.where)]
+    if moment.gpu_slept and Activity.LAUNCHING in parts:
+        awake = dict(parts)
+        awake[Activity.HOST_WORK] = awake.get(Activity.HOST_WORK, 0.0) + awake.pop(Activity.LAUNCHING)
+        return awake
+    return parts
 
 
 def _copy_rate(found: Sequence[Moment], field: str) -> float | None:

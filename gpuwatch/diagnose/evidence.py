@@ -16,6 +16,8 @@ from gpuwatch.diagnose.gpu_windows import (
     GpuWindow,
     clock_share,
     job_memory,
+    job_memory_series,
+    link_share,
     lost_devices,
     mem_used_share,
     throttle_shares,
@@ -28,7 +30,9 @@ from gpuwatch.model import (
     Burst,
     CgroupSample,
     Device,
+    DeviceHealth,
     DeviceSample,
+    EventRecord,
     HostSample,
     Int,
     Inventory,
@@ -141,6 +145,14 @@ class Evidence(Struct, frozen=True):
     """What this machine's own probes have reached; empty when none has run."""
     lost_devices: tuple[int, ...] = ()
     """Devices whose newest reading says that they are lost."""
+    health: tuple[DeviceHealth, ...] = ()
+    """Slow readings of the job's devices, in the order of time."""
+    link_share: float = 1.0
+    """Speed of the PCIe link over what card and slot can do."""
+    events: tuple[EventRecord, ...] = ()
+    """What the driver told of the job's devices in the window."""
+    job_mem_series: tuple[tuple[int, float], ...] = ()
+    """(instant in ns, bytes) of the job's GPU memory; empty for a job on several devices."""
     gone: bool = False
     """The process ended during the window."""
     steps: StepTimes | None = None
@@ -198,6 +210,7 @@ def assemble(
     devices = tuple(d for d in all_devices if d.index in indices)
     bursts = [o for o in observations if isinstance(o, Burst) and o.device_index in indices]
     windows = tuple(windows_of(own, bursts))
+    health = tuple(o for o in observations if isinstance(o, DeviceHealth) and o.device_index in indices)
     return Evidence(
         pid=pid,
         device_indices=indices,
@@ -226,6 +239,10 @@ def assemble(
         ranks=_ranks(device_samples, job, indices),
         ceilings=dict(ceilings or {}),
         lost_devices=lost_devices(own),
+        health=health,
+        link_share=link_share(health),
+        events=tuple(o for o in observations if isinstance(o, EventRecord) and o.device_index in indices),
+        job_mem_series=job_memory_series(own, pid),
         gone=ended_ns is not None,
         steps=step_times([o for o in observations if isinstance(o, StepReport) and o.pid == pid], start, end),
     )

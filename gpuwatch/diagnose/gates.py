@@ -16,6 +16,9 @@ from gpuwatch.model import Confidence, Finding, Severity
 
 _LOADER = (Activity.WAITING_FOR_DATA, Activity.PREPARING_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
 
+_BEFORE_WORK = (*_LOADER, Activity.CHECKPOINTING, Activity.STARTING, Activity.COMPILING)
+"""A GPU that does nothing meanwhile may well have work to come."""
+
 
 def not_a_job(case: Case) -> Finding | None:
     """Nothing to speed up: no process, or one that only holds memory, or one whose model is on the CPU."""
@@ -27,7 +30,7 @@ def not_a_job(case: Case) -> Finding | None:
         )  # fmt: skip
     if case.busy >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
         return None
-    if case.account is not None and case.account.lost_in(*_LOADER, Activity.CHECKPOINTING, Activity.STARTING) > 0.5:
+    if case.account is not None and case.account.lost_in(*_BEFORE_WORK) > 0.5:
         return None
     all_cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
     if all_cores < t.IDLE_CPU_CORES and e.busiest() < t.NO_ACTIVITY_BUSY and not e.workers:

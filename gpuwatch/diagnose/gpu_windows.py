@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from msgspec import Struct
 
-from gpuwatch.model import Absent, Burst, ClocksEvent, Device, DeviceSample, Num, Reason
+from gpuwatch.model import Absent, Burst, ClocksEvent, Device, DeviceHealth, DeviceSample, Num, Reason
 
 MAX_WINDOW_NS = 2_500_000_000
 """GPM windows longer than this average over too much to be joined with a stack."""
+
+LINK_READINGS = 2
 
 PROXY_NS = 250_000_000
 """The driver samples utilization every 167 to 200 ms."""
@@ -110,6 +112,18 @@ def job_memory(samples: Sequence[DeviceSample], pid: int) -> float | None:
     return max((u for u in used if u is not None), default=None)
 
 
+def job_memory_series(samples: Sequence[DeviceSample], pid: int) -> tuple[tuple[int, float], ...]:
+    """(instant in ns, bytes that the process held), of a job on one device."""
+    held: dict[int, dict[int, float]] = {}
+    for s in samples:
+        for p in s.processes:
+            if p.pid == pid and (used := value_of(p.mem_used_bytes)) is not None:
+                held.setdefault(s.device_index, {})[s.mono_ns] = used
+    if len(held) != 1:
+        return ()
+    return tuple(sorted(next(iter(held.values())).items()))
+
+
 def throttle_shares(samples: Sequence[DeviceSample], windows: Sequence[GpuWindow]) -> dict[str, float]:
     """Clock reasons count only while the GPU works: an idle card reports idle clocks, not a fault."""
     busy_ends = {(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3}
@@ -141,6 +155,29 @@ def clock_share(samples: Sequence[DeviceSample], devices: Sequence[Device]) -> f
         and (share_of(s.busy_pct) or 0.0) >= 0.3
     ]
     return fmean(shares) if shares else None
+
+
+def link_share(health: Sequence[DeviceHealth]) -> float:
+    """Speed of the PCIe link over what card and slot can do, 0..1, read while the GPU was busy: an idle link rests.
+    1 where that was not read often enough."""
+    shares = [share for h in health if h.pcie_under_load and (share := _link_speed(h)) is not None]
+    return median(shares) if len(shares) >= LINK_READINGS else 1.0
+
+
+def slowest_link(health: Sequence[DeviceHealth]) -> DeviceHealth | None:
+    """The reading under load with the slowest link; None without any."""
+    read = [(share, i) for i, h in enumerate(health) if h.pcie_under_load and (share := _link_speed(h)) is not None]
+    return health[min(read)[1]] if read else None
+
+
+def _link_speed(health: DeviceHealth) -> float | None:
+    """Each generation doubles a lane's rate."""
+    values = (health.pcie_gen, health.pcie_gen_max, health.pcie_width, health.pcie_width_max)
+    numbers = [v for v in values if isinstance(v, int) and v > 0]
+    if len(numbers) < len(values):
+        return None
+    gen, gen_max, width, width_max = numbers
+    return float(2.0 ** (gen - gen_max) * width / width_max)
 
 
 def lost_devices(samples: Sequence[DeviceSample]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpuwatch.diagnose import blind, device, gates, host, input, ranks, steps, transfer
+from gpuwatch.diagnose import blind, condition, device, gates, host, input, ranks, steps, transfer
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import balance
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, pct, row, rows, share_text
@@ -83,7 +83,8 @@ def judge(evidence: Evidence, found: Sequence[Moment]) -> Diagnosis:
 
 _BY_COUNTERS = frozenset(
     {"gpu_lost", "idle", "idle_process_holds_memory", "cpu_quota_throttled", "memory_bandwidth_bound", "hw_slowdown",
-     "thermal_throttle", "power_capped", "gpu_memory_nearly_full", "healthy"}
+     "thermal_throttle", "power_capped", "gpu_memory_nearly_full", "ecc_or_xid", "pcie_link_degraded",
+     "healthy"}
 )  # fmt: skip
 """Causes that rest on counters alone."""
 
@@ -116,10 +117,13 @@ def _findings(case: Case) -> list[Finding]:
     if any(f.cause == "pcie_bound" for f in loop):
         # Behind a full link the thread waits for the GPU or launches into a queue that the copies hold up.
         loop = [f for f in loop if f.cause not in ("host_sync", "launch_bound")]
+    of_card = condition.find(case)
+    loop += [f for f in of_card if f.lost_share >= t.NAMED_FROM]
     loop.sort(key=lambda f: -f.lost_share)
     loop = _causes_first(loop)
     waits = ranks.find(case)
     on_device = [f for f in device.find(case) if waits is None or f.cause != "batch_too_small"]
+    on_device += [f for f in of_card if f.lost_share < t.NAMED_FROM]
     quota, tenancy = gates.quota(case), gates.tenancy(case)
     # Under a quota every host activity is slow; what the stacks show is where, not why.
     found = [quota, *(_standing(f, Standing.SYMPTOM) for f in loop)] if quota is not None else _ranked(loop, waits)
@@ -138,6 +142,8 @@ _SLOWED_BY: tuple[tuple[str, frozenset[str]], ...] = (
     ("pageable_copies", frozenset({"launch_bound"})),
     ("host_sync", frozenset({"launch_bound"})),
     ("allocator_thrash", frozenset({"launch_bound", "host_sync"})),
+    # A slow link is why copies are what the job waits for.
+    ("pcie_link_degraded", frozenset({"pcie_bound", "pageable_copies", "launch_bound"})),
     # Every line that a thread runs takes longer when it waits for the interpreter, or for a core.
     ("gil_contention", frozenset({"launch_bound", "python_bound", "host_preprocessing", "host_sync"})),
     ("cpu_oversubscribed", frozenset({"launch_bound", "python_bound", "host_preprocessing", "host_sync"})),

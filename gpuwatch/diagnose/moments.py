@@ -31,6 +31,9 @@ from gpuwatch.diagnose.gpu_windows import GpuWindow
 from gpuwatch.diagnose.steps import fetches, in_next, named
 from gpuwatch.model import ThreadStack
 
+WHOLE_WINDOW_NS = 80_000_000
+"""A shorter one may fall between two kernels."""
+
 
 class Moment(Struct, frozen=True):
     """One stack sample of the driving thread, with the GPU beside it."""
@@ -47,6 +50,11 @@ class Moment(Struct, frozen=True):
     """(file, function) of the user's own frames, those within a model left out."""
     fetching: bool = False
     """Within the wait for the next batch."""
+
+    @property
+    def gpu_slept(self) -> bool:
+        """The GPU did nothing in the whole window around this instant."""
+        return self.busy < t.NO_ACTIVITY_BUSY and self.window_ns >= WHOLE_WINDOW_NS
 
 
 def moments(evidence: Evidence) -> list[Moment]:
@@ -157,7 +165,7 @@ def _with_counters(moment: Moment, ceiling: float, *, line_known: bool, held_up:
     traffic = max(moment.rx_bytes_per_s or 0.0, moment.tx_bytes_per_s or 0.0)
     if activity is Activity.USER_LINE and not line_known and traffic >= t.SLOW_COPY_LINK_SHARE * ceiling:
         activity = Activity.COPYING
-    elif activity is Activity.LAUNCHING and moment.busy < t.NO_ACTIVITY_BUSY and moment.window_ns >= 80_000_000:
+    elif activity is Activity.LAUNCHING and moment.gpu_slept:
         if held_up:
             activity = Activity.COMMUNICATING
         elif moment.phase not in (Phase.BACKWARD, Phase.UPDATE):
@@ -168,9 +176,11 @@ def _with_counters(moment: Moment, ceiling: float, *, line_known: bool, held_up:
 
 
 def pinned_ceiling(evidence: Evidence) -> float:
-    """Bytes per second that pinned copies reach on this GPU's link: measured here, or typical of the card."""
+    """Bytes per second that pinned copies reach on this GPU's link: measured here, or typical of the card at the speed
+    that its link has now."""
     measured = evidence.ceilings.get("h2d_pinned_bytes_per_s")
     if measured:
         return measured
     capability = next((d.compute_capability for d in evidence.devices), "")
-    return t.PINNED_BYTES_PER_S.get(capability if isinstance(capability, str) else "", t.PINNED_BYTES_PER_S_DEFAULT)
+    typical = t.PINNED_BYTES_PER_S.get(capability if isinstance(capability, str) else "", t.PINNED_BYTES_PER_S_DEFAULT)
+    return typical * evidence.link_share

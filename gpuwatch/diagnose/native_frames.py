@@ -19,10 +19,27 @@ _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
     (Activity.ALLOCATING, re.compile(r"^(cu|cuda)(Mem(Alloc|Free|Create|Map|Unmap|Release|AddressFree)|Malloc|Free)")),
     (Activity.COLLECTING, re.compile(r"^(gc_collect_main|gc_collect_region|gc_collect_full|deduce_unreachable)")),
     (Activity.COMMUNICATING, re.compile(r"^nccl[A-Z]|ProcessGroupNCCL")),
+    (Activity.LOGGING, re.compile(r"^(os_)?f(data)?sync(_|$)|^_io_\w+_write|^(__libc_)?write$")),
+    (
+        Activity.WAITING,
+        re.compile(
+            r"^(time_sleep|pysleep|clock_nanosleep|(__)?(select|poll|ppoll|epoll_wait)$|sock_recv|"
+            r"(lock_)?PyThread_acquire_lock_timed|acquire_timed)"
+        ),
+    ),
+    (Activity.LAUNCHING, re.compile(r"^(cu|cuda)Launch")),
+    (
+        Activity.HOST_WORK,
+        re.compile(
+            r"(^|::)(AVX2|AVX512|DEFAULT|VSX|ZVECTOR|SVE256)::|mkldnn|dnnl|^mkl_|[gG]?omp_|GOMP_|"
+            r"cpublas|_cpu_kernel|cpu_kernel"
+        ),
+    ),
     (Activity.LAUNCHING, re.compile(r"^(cu|cuda)(Launch|Graph|Mem|Func|Module)|^(at|c10|torch)::|THPVariable")),
 )
 """What a native function is for; the first that matches any frame below the innermost Python frame decides. Reading a
-scalar copies and waits, and the wait is what costs; a pageable copy waits too, and the copy is what costs."""
+scalar copies and waits, and the wait is what costs; a pageable copy waits too, and the copy is what costs. Operators
+without a kernel launch in sight may run on either side: only their CPU kernels tell, or a GPU that does nothing."""
 
 
 def _is_python(frame: Frame) -> bool:

@@ -95,6 +95,12 @@ fast); bf16 jobs read 5 to 20 times as much tensor as FP32."""
 FP32_HEAVY = 0.25
 """fp32 GEMM reads 77 % on the FP32 pipe, bf16 ResNet-50 3 %."""
 THROTTLED_WINDOWS = 0.10
+LINK_DEGRADED = 0.6
+"""A generation less or half the lanes is half the speed; between that and full speed there is nothing."""
+LEAK_WINDOW_S = 15.0
+LEAK_READINGS = 9
+LEAK_STEP_BYTES = 64 * 2**20
+"""Growth in each third of the window. PyTorch's allocator asks the driver for 2 to 20 MiB at a time below that size."""
 
 TENANT_CPU_CORES = 0.20
 """Another process on the GPU counts as a working tenant when its CPU is used or its stack launches."""

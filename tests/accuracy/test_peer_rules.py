@@ -141,3 +141,7 @@ def test_an_outdated_page_is_noticed(trio: Path, capsys: pytest.CaptureFixture[s
     assert "out of date" in capsys.readouterr().err
     assert main([str(trio), "--out", str(page)]) == 0
     assert main([str(trio), "--check", str(page)]) == 0
+
+
+def test_the_page_in_the_repository_says_what_the_rules_say() -> None:
+    assert main(["--check", str(RECORDINGS.parents[1] / "docs" / "accuracy.md")]) == 0

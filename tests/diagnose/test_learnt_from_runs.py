@@ -1,0 +1,344 @@
+"""What the first look at recorded jobs got wrong: each kind of mistake on jobs built from values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from diagnose import builders as b
+from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.frames import Activity, classify
+from gpuwatch.diagnose.judge import diagnose
+from gpuwatch.diagnose.native_frames import native_activity
+from gpuwatch.model import (
+    Confidence,
+    DeviceHealth,
+    DeviceProcess,
+    DeviceSample,
+    Diagnosis,
+    EventKind,
+    EventOrigin,
+    EventRecord,
+    Frame,
+    HostSample,
+    Observation,
+    Pressure,
+    Severity,
+    StackSample,
+    ThreadStack,
+)
+
+PID = b.PID
+LIB = b.LIB
+MAIN = (Frame("main", "/home/ann/fit.py", 90),)
+STEP = (Frame("step", "/home/ann/fit.py", 40), *MAIN)
+MODULE = Frame("Module._call_impl", LIB + "torch/nn/modules/module.py", 1790)
+FORWARD = (Frame("Conv2d._conv_forward", LIB + "torch/nn/modules/conv.py", 548), MODULE, *STEP)
+BACKWARD = (
+    Frame("_engine_run_backward", LIB + "torch/autograd/graph.py", 869),
+    Frame("Tensor.backward", LIB + "torch/_tensor.py", 631),
+    *STEP,
+)
+UPDATE = (Frame("Adam.step", LIB + "torch/optim/adam.py", 240), *STEP)
+COMPILE = (Frame("_compile", LIB + "torch/_dynamo/convert_frame.py", 1300), MODULE, *STEP)
+
+Kinds = list[tuple[tuple[Frame, ...], bool]]
+
+
+def judged(*parts: list[Observation], extra: tuple[Observation, ...] = (), gpm: bool = True) -> Diagnosis:
+    return diagnose([b.inventory(16, gpm=gpm), *extra, *(o for part in parts for o in part)], PID)
+
+
+def job(busy: Sequence[float], kinds: Kinds, *more: Observation, cores: float = 1.0, host: float = 10.0) -> Diagnosis:
+    return judged(b.gpu(busy), b.ticks(b.process(PID, cores)), b.host(host), b.stacks(kinds), extra=more)
+
+
+def causes(d: Diagnosis) -> list[str]:
+    return [f.cause for f in d.findings]
+
+
+def test_what_the_gpu_did_is_charged_to_what_the_job_did_then_and_not_a_tenth_of_a_second_later() -> None:
+    """Saving stops the GPU in three windows of six. Joined a window too early, training would pay for a part of it."""
+    saving = (Frame("save", LIB + "torch/serialization.py", 960), Frame("keep", "/home/ann/fit.py", 70), *MAIN)
+    d = job([0, 0, 0, 95, 95, 95], [(saving, True)] * 3 + [(BACKWARD, True)] * 3)
+    assert causes(d) == ["checkpoint_stall"]
+    shares = {s.activity: s.share for s in d.account}
+    assert shares["checkpointing"] == pytest.approx(0.5, abs=0.03)
+    assert shares["launching"] < 0.05
+
+
+# ---------------------------------------------------------------- compilation
+
+
+def test_a_compiled_model_that_merely_runs_is_not_compiling() -> None:
+    """Its stacks hold frames of the compiler's packages all the time."""
+    runs = (
+        Frame("call", "/tmp/torchinductor_ann/ab/cab.py", 300),
+        Frame("CompiledFxGraph.__call__", LIB + "torch/_inductor/output_code.py", 588),
+        Frame("runtime_wrapper", LIB + "torch/_functorch/_aot_autograd/runtime_wrappers.py", 371),
+        Frame("forward", LIB + "torch/_functorch/aot_autograd.py", 1130),
+        Frame("compile_wrapper", LIB + "torch/_dynamo/eval_frame.py", 736),
+        *STEP,
+    )
+    assert classify(ThreadStack(1, "MainThread", True, False, runs), {}).activity is not Activity.COMPILING
+    assert causes(job([97, 98], [(runs, True), (BACKWARD, True)])) == ["healthy"]
+
+
+def test_compiling_between_steps_is_recompilation_and_before_them_warming_up() -> None:
+    compiling: Kinds = [(COMPILE, True)] * 14
+    training: Kinds = [(BACKWARD, True)] * 6
+    again = job([0] * 14 + [80] * 6, compiling + training)
+    assert again.verdict.cause == "recompilation"
+    first = job([0], compiling)
+    assert first.verdict.cause == "warming_up"
+
+
+def test_a_compiler_at_work_in_autograds_own_thread_is_compiling_although_the_main_thread_only_waits() -> None:
+    codegen = Frame("Graph.python_code", LIB + "torch/fx/graph.py", 1962)
+    threads = (
+        ThreadStack(PID + 7, "", True, True, (codegen,)),
+        ThreadStack(PID, "MainThread", False, False, BACKWARD),
+    )
+    stacks: list[Observation] = [
+        msgspec.structs.replace(s, threads=threads) for s in b.stacks([(BACKWARD, False)]) if isinstance(s, StackSample)
+    ]
+    d = judged(b.gpu([0, 0, 5]), b.ticks(b.process(PID, 1.0)), b.host(), stacks)
+    assert d.verdict.cause == "warming_up"
+
+
+# ---------------------------------------------------------------- episodes
+
+REVIEW = (Frame("overlap", "/home/ann/fit.py", 60), Frame("look_at_it", "/home/ann/fit.py", 55), *MAIN)
+REVIEW_FORWARD = (*FORWARD[:2], Frame("look_at_it", "/home/ann/fit.py", 53), *MAIN)
+
+
+def test_work_between_many_steps_is_an_evaluation_whatever_its_function_is_called() -> None:
+    review: Kinds = [(REVIEW_FORWARD, True), (REVIEW, True), (REVIEW, True), (REVIEW, True), (REVIEW, True)]
+    steps: Kinds = [(BACKWARD, True), (FORWARD, True), (UPDATE, True), (FORWARD, True), (BACKWARD, True)]
+    d = job([5] * 5 + [95] * 5, review + steps)
+    assert d.verdict.cause == "logging_or_eval_stall"
+    assert d.verdict.location is not None
+    assert d.verdict.location.line == 60
+
+
+def test_slow_preprocessing_of_every_step_is_no_evaluation() -> None:
+    """One step of a second: the phases of the step go forward only."""
+    prepare: Kinds = [(REVIEW, True)] * 5
+    step: Kinds = [(FORWARD, True), (FORWARD, True), (BACKWARD, True), (BACKWARD, True), (UPDATE, True)]
+    d = job([5] * 5 + [95] * 5, prepare + step)
+    assert d.verdict.cause in ("host_preprocessing", "python_bound")
+
+
+def test_a_function_that_saves_is_saving_also_while_it_opens_and_syncs_its_file() -> None:
+    keep = Frame("keep", "/home/ann/fit.py", 70)
+    sync = Frame("keep", "/home/ann/fit.py", 72)
+    save = (Frame("save", LIB + "torch/serialization.py", 960), keep, *MAIN)
+    kinds: Kinds = [(save, True), ((sync, *MAIN), False), ((sync, *MAIN), False), (BACKWARD, True)]
+    d = job([0, 0, 0, 95], kinds, b.source("os.fsync(f.fileno())", 72))
+    assert causes(d) == ["checkpoint_stall"]
+
+
+# ---------------------------------------------------------------- what only looks like launching
+
+
+def test_a_thread_that_holds_the_interpreter_is_the_cause_and_slow_launches_its_effect() -> None:
+    parser = ThreadStack(PID + 1, "Thread-1 (parse)", True, True, (Frame("parse", "/home/ann/log.py", 12),))
+    stacks: list[Observation] = []
+    for i, s in enumerate(b.stacks([(BACKWARD, True)])):
+        assert isinstance(s, StackSample)
+        parses = msgspec.structs.replace(parser, owns_gil=i % 2 == 0)
+        stacks.append(msgspec.structs.replace(s, threads=(parses, *s.threads)))
+    d = judged(b.gpu([8]), b.ticks(b.process(PID, 1.0)), b.host(), stacks)
+    assert d.verdict.cause == "gil_contention"
+    assert "log.py:12" in d.verdict.summary
+
+
+def test_an_emptied_cache_goes_before_the_launches_in_which_memory_is_asked_for_again() -> None:
+    d = job([50], [((Frame("step", "/home/ann/fit.py", 35), *MAIN), True), *[(FORWARD, True)] * 3],
+            b.source("torch.cuda.empty_cache()"))  # fmt: skip
+    assert causes(d)[0] == "allocator_thrash"
+
+
+def test_small_pageable_copies_that_stop_the_run_ahead_are_named_although_their_bytes_cost_nothing() -> None:
+    copy = (Frame("step", "/home/ann/fit.py", 35), *MAIN)
+    d = judged(b.gpu([76], rx=1.2e9), b.ticks(b.process(PID, 1.0)), b.host(),
+               b.stacks([(copy, True), *[(BACKWARD, True)] * 4]), extra=(b.source("x = x.to(device)"),))  # fmt: skip
+    assert d.verdict.cause == "pageable_copies"
+    assert d.verdict.gain_max == pytest.approx(1.25, abs=0.02), "without the wait the thread still takes 80 % of a step"
+
+
+def test_copies_in_the_kernels_own_stream_are_bound_by_the_link_although_it_is_not_full() -> None:
+    d = judged(b.gpu([48], rx=27e9), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(BACKWARD, True)]))
+    assert causes(d) == ["pcie_bound"]
+
+
+def test_a_thread_without_a_core_is_not_told_to_use_cuda_graphs() -> None:
+    d = job([5], [(FORWARD, True), (BACKWARD, True)], cores=0.15, host=99.0)
+    assert d.verdict.cause == "cpu_oversubscribed"
+
+
+def test_gaps_between_the_kernels_of_a_well_used_gpu_are_a_note_and_not_a_fault() -> None:
+    d = job([80], [(FORWARD, True), (BACKWARD, True)])
+    assert causes(d) == ["healthy", "launch_bound"]
+    assert d.findings[1].severity is Severity.INFO
+    assert d.findings[1].gain_max > 1.1
+
+
+def test_a_model_left_on_the_cpu_is_told_by_its_training_step_also_with_one_thread() -> None:
+    d = job([0], [(BACKWARD, True), (UPDATE, True), (FORWARD, True)], cores=1.0)
+    assert d.verdict.cause == "model_on_cpu"
+
+
+@pytest.mark.parametrize(
+    ("below", "activity"),
+    [
+        (
+            ("sched_yield", "cuLaunchKernel", "cudaLaunchKernel", "at::native::gpu_kernel", "THPVariable_add"),
+            "launching",
+        ),
+        (
+            ("at::native::AVX2::vectorized_loop", "at::TensorIteratorBase::for_each", "THPVariable_mul"),
+            "other_host_work",
+        ),
+        (("GOMP_parallel", "at::native::_upsample_bicubic2d_out_frame"), "other_host_work"),
+        (("fsync", "os_fsync"), "logging"),
+        (("clock_nanosleep", "pysleep", "time_sleep"), "waiting"),
+        (("at::_local_scalar_dense", "THPVariable_item"), "synchronising"),
+        ((), "other_host_work"),
+    ],
+)
+def test_native_frames_tell_cpu_kernels_writes_and_sleeps_from_launches(below: tuple[str, ...], activity: str) -> None:
+    frames = (*(Frame(name, "lib.so", 0) for name in below), Frame("step", "/home/ann/fit.py", 35))
+    assert native_activity(frames) == activity
+
+
+def test_tensor_operations_on_the_cpu_are_not_launches_when_the_gpu_does_nothing_meanwhile() -> None:
+    line = Frame("step", "/home/ann/fit.py", 35)
+    thread = ThreadStack(PID, "MainThread", True, True, (Frame("at::mul", "libtorch.so", 0), line))
+    native = [StackSample(PID, PID, at, (thread,), native=True) for at in b.times()[:10]]
+    d = job([0, 0, 0, 80], [((line, *MAIN), True)] * 3 + [(BACKWARD, True)], *native)
+    assert d.verdict.cause == "host_preprocessing"
+
+
+# ---------------------------------------------------------------- loader and device
+
+
+def test_workers_that_read_many_small_files_are_told_to_pack_them_although_half_their_time_is_cpu() -> None:
+    workers = [
+        [
+            msgspec.structs.replace(s, main_thread_state="D" if i % 4 == 0 else "R", rchar=i * 900 * 8192)
+            for i, s in enumerate(b.process(5001 + number, 0.5, reads_per_s=3000))
+        ]
+        for number in range(4)
+    ]
+    pressed: list[Observation] = [
+        HostSample(at, 30.0, cpus_online=16, psi_io=Pressure(30.0, 10.0)) for at in b.times()[::10]
+    ]
+    d = judged(b.gpu([0, 0, 60]), b.ticks(b.process(PID, 0.2, state="S"), workers), pressed,
+               b.stacks([(b.WAITING, False)]))  # fmt: skip
+    assert d.verdict.cause == "loader_small_files"
+
+
+@pytest.mark.parametrize(("fp32", "cause"), [(60.0, "tensor_cores_unused"), (8.0, "healthy")])
+def test_mostly_fp32_is_told_although_a_few_blocks_use_tensor_cores(fp32: float, cause: str) -> None:
+    gpu: list[Observation] = [
+        msgspec.structs.replace(s, fp32_active_pct=fp32, tensor_active_pct=4.4)
+        for s in b.gpu([100])
+        if isinstance(s, DeviceSample)
+    ]
+    d = judged(gpu, b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(BACKWARD, True)]))
+    assert d.verdict.cause == cause
+
+
+# ---------------------------------------------------------------- condition of the card
+
+
+def link(gen: int, width: int, *, loaded: bool = True) -> tuple[Observation, ...]:
+    return tuple(
+        DeviceHealth(0, at, pcie_gen=gen, pcie_width=width, pcie_gen_max=5, pcie_width_max=16, pcie_under_load=loaded)
+        for at in b.times()[::20]
+    )
+
+
+def test_copies_over_a_link_of_half_the_lanes_are_the_links_fault() -> None:
+    d = judged(b.gpu([48], rx=13e9), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(BACKWARD, True)]),
+               extra=link(5, 8))  # fmt: skip
+    assert d.verdict.cause == "pcie_link_degraded"
+    assert "x8" in d.verdict.summary
+    assert "pcie_bound" in causes(d)
+
+
+def test_an_idle_link_that_rests_is_no_fault_and_an_unused_slow_one_a_note() -> None:
+    kinds: Kinds = [(BACKWARD, True)]
+    assert causes(job([98], kinds, *link(1, 16, loaded=False))) == ["healthy"]
+    slow = job([98], kinds, *link(3, 16))
+    assert slow.verdict.severity is Severity.INFO
+    assert "pcie_link_degraded" in causes(slow)
+
+
+def event(origin: EventOrigin, xid: int) -> Observation:
+    return EventRecord(0, b.times()[50], 0, EventKind.XID, origin, xid, text="what it means")
+
+
+def test_an_error_of_the_card_is_critical_and_one_of_the_job_is_not_the_cards() -> None:
+    kinds: Kinds = [(BACKWARD, True)]
+    broken = job([98], kinds, event(EventOrigin.HARDWARE, 95))
+    assert broken.verdict.cause == "ecc_or_xid"
+    assert broken.verdict.severity is Severity.CRITICAL
+    assert "XID 95" in broken.verdict.summary
+    assert causes(job([98], kinds, event(EventOrigin.APPLICATION, 13))) == ["healthy"]
+
+
+def test_errors_from_before_the_job_are_not_held_against_it_but_faulty_memory_is_told() -> None:
+    old = tuple(DeviceHealth(0, at, ecc_volatile_uncorrected=7, remap_pending=0) for at in b.times()[::20])
+    assert causes(job([98], [(BACKWARD, True)], *old)) == ["healthy"]
+    pending = tuple(DeviceHealth(0, at, remap_pending=1) for at in b.times()[::20])
+    told = job([98], [(BACKWARD, True)], *pending)
+    assert (told.verdict.cause, told.verdict.severity) == ("ecc_or_xid", Severity.WARNING)
+
+
+def grown(*steps_mib: float) -> list[Observation]:
+    """GPU samples over twenty seconds in which the job's memory takes these steps, one per second."""
+    found: list[Observation] = []
+    used = 20 * 2**30
+    for second, step in enumerate(steps_mib):
+        used += int(step * 2**20)
+        at = 10**12 + second * 10**9 + t.GPM_LAG_NS
+        found.append(DeviceSample(0, at, gpu_util_pct=98, gpm_window_ns=b.STEP_NS, busy_pct=98.0, sm_active_pct=90.0,
+                                  mem_used_bytes=used, processes=(DeviceProcess(PID, used, "C"),),
+                                  processes_absent=None))  # fmt: skip
+    return found
+
+
+def test_memory_that_grows_to_the_end_is_a_leak_and_an_allocator_that_settles_is_not() -> None:
+    def said(*steps_mib: float) -> list[str]:
+        return causes(judged(grown(*steps_mib), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks([(BACKWARD, True)])))
+
+    assert "gpu_memory_leak" in said(*[40.0] * 20)
+    assert "gpu_memory_leak" not in said(*[400.0] * 3, *[0.0] * 17)
+    assert "gpu_memory_leak" not in said(*[400.0, -400.0] * 10)
+
+
+# ---------------------------------------------------------------- how sure
+
+
+def test_a_few_samples_make_no_verdict_sure() -> None:
+    kinds: Kinds = [(FORWARD, True), (BACKWARD, True)]
+    few = judged(b.gpu([20]), b.ticks(b.process(PID, 1.0)), b.host(), b.stacks(kinds, every=5))
+    many = job([20], kinds)
+    assert few.verdict.cause == many.verdict.cause == "launch_bound"
+    assert (few.verdict.confidence, many.verdict.confidence) == (Confidence.MEDIUM, Confidence.HIGH)
+
+
+def test_a_line_that_nobody_could_read_is_not_surely_preprocessing() -> None:
+    line = (Frame("step", "/home/ann/fit.py", 35), *MAIN)
+    d = job([0, 40], [(line, True)])
+    assert d.verdict.cause == "host_preprocessing"
+    assert d.verdict.confidence is not Confidence.HIGH
+
+
+def test_a_hung_loader_is_told_without_stacks_and_not_taken_for_a_forgotten_process() -> None:
+    d = judged(b.gpu([0]), b.ticks(b.process(PID, 0.0, state="S"), [b.process(5001, 0.0, state="S")]), b.host())
+    assert d.verdict.cause == "loader_hung"
