@@ -55,6 +55,8 @@ class Speed(Struct, frozen=True):
     """Samples per second, by the job's own count."""
 
     rate: float
+    watched: float | None = None
+    """While it was recorded, with a burst of stacks. In runs that lack this, ``rate`` is that."""
 
 
 class FirstSight(Struct, frozen=True):

@@ -175,6 +175,9 @@ class Summary(Struct, frozen=True):
     efficiency_runs: int
     advice_unknown: int
     several_f1: float | None
+    slowdown: float | None
+    """Median loss of speed while being recorded, as a share."""
+    slowdown_runs: int
     peer_right: dict[str, float]
     peer_alarms: dict[str, int]
 
@@ -202,6 +205,8 @@ def summary(scored: Sequence[Scored]) -> Summary:
     right = [s for s in single if s.right]
     stable = [at for s in right if (at := metrics.stable_from(s.answers)) is not None]
     efficient = [min(1.0, s.advised_rate / s.best_rate) for s in causes if s.advised_rate is not None and s.best_rate]
+    watched = [f for s in scored if (f := s.run.fault) is not None and f.watched is not None and f.rate > 0]
+    slowdowns = [1.0 - f.watched / f.rate for f in watched if f.watched is not None]
     return Summary(
         runs=len(single) + len(several),
         causes=len(causes),
@@ -217,6 +222,8 @@ def summary(scored: Sequence[Scored]) -> Summary:
         efficiency=fmean(efficient) if efficient else None,
         efficiency_runs=len(efficient),
         advice_unknown=sum(s.advised_rate is None and s.best_rate is not None for s in causes),
+        slowdown=median(slowdowns) if slowdowns else None,
+        slowdown_runs=len(slowdowns),
         several_f1=fmean(metrics.set_f1(s.run.causes, s.named) for s in several) if several else None,
         peer_right={
             name: fmean(_may_be(s, name) for s in single) if single else 0.0 for name in peers.PEERS

@@ -94,6 +94,7 @@ class Runner:
         seconds = self.options.record_s
         if self.options.no_record:
             return {"rate": stage.rate(seconds)}
+        unwatched = self._unwatched(stage)
         file = self.options.out / f"{code}.gwrec"
         command = [*shlex.split(self.options.recorder), "record", str(file), "--force", "--for", f"{seconds:g}s",
                    "--pid", str(stage.job.pid)]  # fmt: skip
@@ -101,11 +102,18 @@ class Runner:
         end = time.monotonic()
         if done.returncode:
             raise NotHereError(f"no recording: {_last_line(done.stderr)}")
-        rate = stage.rate_between(end - seconds, end)
+        watched = stage.rate_between(end - seconds, end)
         if stage.job.ended or stage.error:
             raise NotHereError(stage.error or "the job ended while it was recorded")
         result["file"], result["bytes"], result["pid"] = file.name, file.stat().st_size, stage.job.pid
-        return {"rate": rate}
+        return {"rate": unwatched, "watched": watched}
+
+    def _unwatched(self, stage: Stage) -> float:
+        """The ailing job's speed, measured as that of the repaired one will be."""
+        if stage.plan.net == "none" or stage.plan.guard:
+            return 0.0
+        stage.rate(WARM_S)
+        return stage.rate(self.options.fix_s)
 
     def _repairs(self, case: table.Case, result: Values) -> list[tuple[str, str, Values]]:
         """(role, name, change) of the twins: own repairs, together when there are several, look-alikes, the advice."""
@@ -184,7 +192,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--batch", type=_part, default=(1, 1), metavar="K/N", help="this one of N batches")
     add("--limit-s", type=float, default=570.0, help="begin no case that would end later than this (default 570)")
     add("--record-s", type=float, default=8.0, help="length of a recording (default 8)")
-    add("--fix-s", type=float, default=2.5, help="how long a repaired job is measured (default 2.5)")
+    add("--fix-s", type=float, default=2.5, help="how long a job is measured, ailing or repaired (default 2.5)")
     add("--look-alikes", action="store_true", help="measure the repairs that must not help, too")
     add("--advice", action="store_true", help="measure what the diagnosis advises, where it is none of the repairs")
     add("--no-twins", action="store_true", help="record only")
@@ -284,6 +292,8 @@ def _line(result: Values, seconds: float) -> str:
     if "error" in result:
         return f"{head} {result['error']}"
     rate = result["fault"]["rate"]
+    if result["fault"].get("watched") and rate:
+        head += f" watched {result['fault']['watched'] / rate:.2f}x"
     gains = [f"{t['name']} " + (f"{t['rate'] / rate:.2f}x" if t["rate"] and rate else str(t.get("error", t["rate"])))
              for t in result["twins"]]  # fmt: skip
     return f"{head} {rate:9.1f}/s  {'  '.join(gains)}"

@@ -66,7 +66,10 @@ def test_each_job_trains_and_its_repair_is_measured_in_samples(
         assert isinstance(twins, list)
         own = next(twin for twin in twins if twin["role"] == "own")
         assert own["rate"] > 0, (name, own)
-    assert by_case["stuck_workers"]["fault"] == {"rate": 0.0}
+    assert by_case["stuck_workers"]["fault"] == {"rate": 0.0, "watched": 0.0}
+    slow = by_case["remote_store"]["fault"]
+    assert isinstance(slow, dict)
+    assert slow["rate"] > 0, "the ailing job is measured before it is watched"
 
 
 def test_what_the_diagnosis_advises_is_tried_when_no_repair_was_the_same(
