@@ -6,6 +6,7 @@ Owns: the words. Refuses: where the line goes, judging.
 from __future__ import annotations
 
 from gpuwatch import units
+from gpuwatch.client.events import HELD_DOWN
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, Pressure, Reason
 from gpuwatch.tui.selection import ViewOptions
@@ -23,13 +24,7 @@ _REASONS = {
     Reason.ERROR: "error",
 }
 
-_THROTTLES: tuple[tuple[ClocksEvent, str], ...] = (
-    (ClocksEvent.HW_SLOWDOWN, "hardware slowdown"),
-    (ClocksEvent.HW_THERMAL, "too hot (hardware)"),
-    (ClocksEvent.SW_THERMAL, "too hot (driver)"),
-    (ClocksEvent.HW_POWER_BRAKE, "power brake"),
-    (ClocksEvent.SW_POWER_CAP, "power cap"),
-)
+_THROTTLES = (*HELD_DOWN, (ClocksEvent.SW_POWER_CAP, "power cap"))
 
 
 def absences(device: Device, sample: DeviceSample) -> list[str]:

@@ -12,7 +12,7 @@ from gpuwatch.client.state import Link, NodeState
 from gpuwatch.model import Absent, DriverState, Severity
 from gpuwatch.tui import diagnosis
 from gpuwatch.tui.columns import proxy
-from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.tui.selection import ViewOptions, first_shown
 from gpuwatch.tui.text import Glyphs, Row, Span, clean, fit, pad, rule, selected
 
 _WIDE = 110
@@ -45,7 +45,7 @@ def rows(hosts: Sequence[NodeState], options: ViewOptions, width: int, room: int
         return [*out, ((f"  no host with {clean(options.find)!r} in its name", "dim"),)]
     at = places.index(options.host) if options.host in places else 0
     visible = max(1, room - len(out))
-    first = min(max(0, at - visible // 2), max(0, len(places) - visible))
+    first = first_shown(at, len(places), visible)
     for place in places[first : first + visible]:
         line = _line(hosts[place], width, glyphs)
         chosen = place == places[at]

@@ -21,6 +21,7 @@ from textual.worker import WorkerFailed
 from tui_feed import ScriptedFeed
 from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live, node
 
+from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import NodeState
 from gpuwatch.errors import UnavailableError
 from gpuwatch.tui.app import StateChanged, WatchApp
@@ -331,6 +332,23 @@ def test_the_process_list_is_sorted_by_what_the_person_wants() -> None:
     text = seen_after(app, ["3", "s", "s"], "by GPU memory")
     order = [line.split()[0].lstrip("▸") or line.split()[1] for line in text.splitlines() if " main " in line]
     assert order[0].endswith("11242"), "the job with most GPU memory first"
+
+
+def test_a_held_list_keeps_its_order_while_others_begin_to_read() -> None:
+    held = replace(live(1), io_rates={MAIN: IoRate(2_000.0, 0.0), MAIN + 1: IoRate(1_000.0, 0.0)})
+    later = replace(held, io_rates={MAIN + 1: IoRate(9_000.0, 0.0)}, tick_mono_ns=NOW_NS + SECOND)
+
+    async def scenario() -> None:
+        app, _ = application(held)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.watch_screen.state.inventory is not None)
+            await pilot.press("3", "s", "s", "s", "s", "space")
+            assert "by read rate" in text_of(app)
+            app.watch_screen.take(later)
+            app.watch_screen.paint()
+            assert text_of(app).index(f"{MAIN} ada") < text_of(app).index(f"{MAIN + 1} ada")
+
+    asyncio.run(scenario())
 
 
 def test_a_followed_process_stays_selected_when_the_order_changes() -> None:

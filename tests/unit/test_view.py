@@ -20,7 +20,6 @@ from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.account import over_time
 from gpuwatch.tui.account import rows as account_rows
 from gpuwatch.tui.help import KEYS, help_rows
-from gpuwatch.tui.processes import read_rates
 from gpuwatch.tui.selection import ViewOptions, jobs, move, next_job, process_order, start_request
 from gpuwatch.tui.text import (
     ASCII,
@@ -233,9 +232,8 @@ def test_the_selected_gpu_of_sixteen_is_in_sight() -> None:
 
 def test_a_list_by_read_rate_has_the_heaviest_reader_first_and_those_that_are_unknown_last() -> None:
     state = replace(live(1), io_rates={MAIN + 1: IoRate(3_000.0, 0.0)})
-    assert read_rates(state) == {MAIN + 1: 3_000.0}
     options = ViewOptions(view="processes", sort="read")
-    assert process_order(state, options, read_rates(state))[0] == MAIN + 1
+    assert process_order(state, options)[0] == MAIN + 1
 
 
 # --------------------------------------------------------------------------- text
