@@ -27,6 +27,7 @@ from gpuwatch.errors import GpuwatchError
 from gpuwatch.tui.help import KEYS
 from gpuwatch.tui.screens import Asked, QuitAsked, WatchScreen
 from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.tui.terminal import StandardOutput
 from gpuwatch.tui.themes import ANSI_THEME, GPUWATCH_DARK, Palette, palette
 
 PAINT_PERIOD_S = 0.5
@@ -66,7 +67,7 @@ class WatchApp(App[None]):
         """``more``: further hosts, by name."""
         self._palette = palette(os.environ)
         # NO_COLOR's filter is chosen in the constructor, and only native ANSI colours become none at all.
-        super().__init__(ansi_color=None if self._palette is Palette.FULL else True)
+        super().__init__(StandardOutput, ansi_color=None if self._palette is Palette.FULL else True)
         self.register_theme(GPUWATCH_DARK)
         self.theme = GPUWATCH_DARK.name if self._palette is Palette.FULL else ANSI_THEME
         sources = ((endpoint, open_feed), *more)

@@ -85,7 +85,7 @@ class WatchScreen(Screen[None]):
         """Speed of a replay that was asked for and is not confirmed yet."""
         self._agreed: Callable[[], None] | None = None
         """What a yes to the question does."""
-        self.lines = Lines()
+        self.lines = Lines(self.drawn)
 
     @property
     def states(self) -> tuple[NodeState, ...]:

@@ -28,13 +28,14 @@ COLOR = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38|48)(
 class Terminal:
     """The parent's end of the pseudo-terminal and of the control pipe."""
 
-    def __init__(self, mode: str, size: tuple[int, int], environ: dict[str, str]) -> None:
+    def __init__(self, program: tuple[str, ...], size: tuple[int, int], environ: dict[str, str]) -> None:
+        """``program``: arguments of Python, before the number of the control pipe."""
         self.master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         control, self.control = os.pipe()
         clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLORTERM", "TEXTUAL_COLOR_SYSTEM")}
         self.child = subprocess.Popen(
-            [sys.executable, str(CHILD), mode, str(control)],
+            [sys.executable, *program, str(control)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -90,7 +91,15 @@ class Terminal:
 
 @contextmanager
 def terminal(mode: str, size: tuple[int, int] = (80, 24), environ: dict[str, str] | None = None) -> Iterator[Terminal]:
-    opened = Terminal(mode, size, environ or {})
+    with terminal_of(str(CHILD), mode, size=size, environ=environ) as opened:
+        yield opened
+
+
+@contextmanager
+def terminal_of(
+    *program: str, size: tuple[int, int] = (80, 24), environ: dict[str, str] | None = None
+) -> Iterator[Terminal]:
+    opened = Terminal(program, size, environ or {})
     try:
         yield opened
     finally:

@@ -161,4 +161,5 @@ def test_textual_reads_a_quiet_environment(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, "before")
     cli._set_textual_environment("16")
     assert os.environ["TEXTUAL_ANIMATIONS"] == "none"
+    assert os.environ["TEXTUAL_FPS"] == "30"
     assert os.environ["TEXTUAL_COLOR_SYSTEM"] == "standard"
