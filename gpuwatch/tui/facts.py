@@ -8,8 +8,8 @@ from __future__ import annotations
 from gpuwatch import units
 from gpuwatch.client.events import HELD_DOWN
 from gpuwatch.client.state import NodeState
-from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, Pressure, Reason
-from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, DriverState, Pressure, Reason
+from gpuwatch.tui.selection import ViewOptions, parts_of
 from gpuwatch.tui.text import Row, Span, clean, flow
 
 _REASONS = {
@@ -23,6 +23,16 @@ _REASONS = {
     Reason.DRIVER: "driver missing or not matching",
     Reason.ERROR: "error",
 }
+
+DRIVER_WORDS = {
+    DriverState.NO_LIBRARY: "no driver library",
+    DriverState.NO_DRIVER: "driver not loaded",
+    DriverState.MISMATCH: "driver and library differ",
+    DriverState.NO_DEVICES: "driver shows no GPU",
+    DriverState.NO_PERMISSION: "not allowed to open the GPUs",
+    DriverState.UNKNOWN: "driver does not answer",
+}
+"""For a line of a list; a whole screen has the hint too."""
 
 _THROTTLES = (*HELD_DOWN, (ClocksEvent.SW_POWER_CAP, "power cap"))
 
@@ -125,4 +135,8 @@ def no_process_text(state: NodeState, device_index: int) -> str:
         return "not read yet"
     if sample.processes_absent is not None:
         return f"its processes are not known ({reason_text(sample.processes_absent)})"
+    device = state.device(device_index)
+    parts = parts_of(device, state.inventory.devices) if device is not None and state.inventory is not None else ()
+    if any(state.devices[part.index].processes for part in parts if part.index in state.devices):
+        return "its MIG instances have the processes"
     return "no process"

@@ -15,7 +15,16 @@ from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import Absent, Num, ProcessInfo, Role
 from gpuwatch.tui import facts
-from gpuwatch.tui.selection import SORTS, Job, ViewOptions, first_shown, jobs, process_order, selected_job
+from gpuwatch.tui.selection import (
+    SORTS,
+    Job,
+    ViewOptions,
+    first_shown,
+    jobs,
+    process_order,
+    selected_device,
+    selected_job,
+)
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, selected, wrap
 
 
@@ -59,7 +68,11 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[
         text = _no_jobs(state)
         return [*head, (), ((f"  {text}", "dim"),)]
     chosen = _chosen_pid(state, options)
-    tail = _chosen_rows(state, chosen, width, min(4, max(1, room // 6)), glyphs)
+    if chosen:
+        tail = _chosen_rows(state, chosen, width, min(4, max(1, room // 6)), glyphs)
+    else:
+        index = selected_device(state, options) or 0
+        tail = [fit(((f" GPU {index}: {facts.no_process_text(state, index)}", "dim"),), width, glyphs)]
     entries = _entries(everyone, process_order(state, options), options)
     if not entries:
         return [*head, (), ((f"  no process with {clean(options.find)!r} in it", "dim"),)]

@@ -107,13 +107,18 @@ def jobs(state: NodeState) -> tuple[Job, ...]:
 def in_order(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices as lists show them: each GPU, then its MIG instances; an instance whose GPU is not there (a container
     that was given only the instance) has its own place."""
+    return tuple(device for whole in wholes(devices) for device in (whole, *parts_of(whole, devices)))
+
+
+def wholes(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Without the MIG instances whose GPU is there too: what it has is not counted twice."""
     uuids = {device.uuid for device in devices} - {""}
-    parts: dict[str, list[Device]] = {}
-    for device in devices:
-        if device.parent_uuid in uuids:
-            parts.setdefault(device.parent_uuid, []).append(device)
-    tops = (device for device in devices if device.parent_uuid not in uuids)
-    return tuple(device for top in tops for device in (top, *parts.get(top.uuid, ())))
+    return tuple(device for device in devices if device.parent_uuid not in uuids)
+
+
+def parts_of(gpu: Device, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The MIG instances of a GPU."""
+    return tuple(device for device in devices if gpu.uuid and device.parent_uuid == gpu.uuid)
 
 
 def first_shown(at: int, count: int, lines: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC
 from pathlib import Path
@@ -309,6 +310,31 @@ def test_a_daemon_too_old_for_history_is_said() -> None:
     state = replace(live(1), past_refusal="not a gpuwatch request: unknown tag")
     text = plain(screen(state, ViewOptions(view="gpu", window_s=3600), 80, 24, now_ns=NOW_NS))
     assert "unknown tag" in text
+
+
+def test_a_divided_gpu_is_not_counted_again_for_each_of_its_instances() -> None:
+    text = plain(host_list.rows((STATES["mig_tree"],), ViewOptions(view="hosts"), 120, 10))
+    assert " 43/282 " in text, "13.4 + 29.4 GiB of two cards"
+    assert "781 W" in text
+    assert re.search(r"● live +2 ", text), "two GPUs"
+
+
+def test_what_a_host_loses_is_told_before_words_that_a_narrow_screen_cuts() -> None:
+    text = plain(host_list.rows(fleet(), ViewOptions(view="hosts"), 80, 12))
+    assert "✖ 88 % loader_too_few" in text
+    assert "▲ driver not loaded" in text
+
+
+def test_values_of_a_lost_host_do_not_look_like_readings() -> None:
+    rows = host_list.rows((STATES["lost"],), ViewOptions(view="hosts", find=""), 120, 10)
+    assert {role.removesuffix("@selected") for text, role in rows[-1] if "52" in text or "781" in text} == {"dim"}
+
+
+def test_a_gpu_whose_instances_have_the_processes_is_told_so() -> None:
+    assert "GPU 0: its MIG instances have the processes" in plain(drawn("mig_tree"))
+    text = plain(drawn("mig_tree", view="processes"))
+    assert "process 0" not in text
+    assert "GPU 0: its MIG instances have the processes" in text
 
 
 def test_hosts_without_contact_come_before_those_with_findings() -> None:
