@@ -357,7 +357,7 @@ class WatchScreen(Screen[None]):
         if suffix == "json":
             text = exports.as_json(self.state, name)
         elif suffix == "svg":
-            text = self.app.export_screenshot(title=f"gpuwatch {name}")
+            text = exports.as_svg(self.app.export_screenshot(title=f"gpuwatch {name}"))
         else:
             text = plain(self.drawn(*self.lines.size))
         self._say(exports.write(Path.cwd(), name, suffix, text, datetime.now(tz=self.options.zone)))
