@@ -60,11 +60,11 @@ def command(
 
     Finds the system's or the user's daemon; with none, starts one for as long as the UI runs. Without an NVIDIA
     driver it says so and plays the bundled recording. When input or output is not a terminal, prints the status and
-    the diagnosis as text.
+    the diagnosis as text; so it does with TERM=dumb.
     """
     _check(endpoints, replay, partial=partial, speed=speed)
     recording = Recording(replay, speed, partial) if replay is not None else None
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _can_draw():
         if len(endpoints) > 1:
             raise UsageError(f"--connect given {len(endpoints)} times: without a terminal one at a time")
         return _as_text(recording, endpoints[0] if endpoints else None)
@@ -91,7 +91,7 @@ def _on_screen(sources: list[tuple[str, OpenFeed]], note: str, *, readonly: bool
     gc.enable()
     (endpoint, open_feed), *more = sources
     view = "hosts" if more else "overview"
-    options = ViewOptions(view=view, ascii_only=ascii_only, note=note, readonly=readonly)
+    options = ViewOptions(view=view, ascii_only=ascii_only or not _has_unicode(), note=note, readonly=readonly)
     app = WatchApp(open_feed, options, endpoint, more=more)
     app.run(mouse=mouse)
     if os.environ.get("STY"):
@@ -101,6 +101,20 @@ def _on_screen(sources: list[tuple[str, OpenFeed]], note: str, *, readonly: bool
     if app.failure is not None:
         raise app.failure
     return app.return_code or 0
+
+
+def _can_draw() -> bool:
+    """A terminal at both ends, of which one can address the lines: an editor's shell (TERM=dumb) cannot."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _has_unicode() -> bool:
+    """The terminal's encoding has braille and boxes: every Unicode encoding, none of the others."""
+    try:
+        "⣿─".encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Recording(NamedTuple):

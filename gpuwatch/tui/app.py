@@ -97,7 +97,7 @@ class WatchApp(App[None]):
         """The first frame says "connecting"; the feed opens in its own thread."""
         self.set_interval(PAINT_PERIOD_S, self._tick)
         self.run_worker(self._follow, thread=True, exclusive=True, exit_on_error=True)
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             # Not in the main thread (tests): then the signals are somebody else's.
             with contextlib.suppress(ValueError, RuntimeError):
                 asyncio.get_running_loop().add_signal_handler(number, self._terminated, number)
@@ -127,6 +127,14 @@ class WatchApp(App[None]):
         self.watch_screen.paint()
 
     def _tick(self) -> None:
+        driver = self._driver
+        if isinstance(driver, StandardOutput):
+            if driver.gone():
+                self._terminated(signal.SIGHUP)
+                return
+            if driver.behind:
+                # A link that stalls gets the newest screen when it is back, not all that it missed.
+                return
         self._paints += 1
         if not self._blurred or self._paints % BLURRED_PERIODS == 0:
             self.watch_screen.paint()

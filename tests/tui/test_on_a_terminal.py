@@ -186,3 +186,33 @@ def test_sigterm_gives_the_terminal_back() -> None:
         tty.child.send_signal(signal.SIGTERM)
         assert tty.wait() == 128 + signal.SIGTERM
         assert LEAVES_ALTERNATE_SCREEN in tty.output
+
+
+def test_sigint_is_not_success() -> None:
+    with terminal("ticks") as tty:
+        tty.read_until(b"17:20:31")
+        tty.child.send_signal(signal.SIGINT)
+        assert tty.wait() == 128 + signal.SIGINT
+        assert LEAVES_ALTERNATE_SCREEN in tty.output
+
+
+def test_a_terminal_that_goes_away_without_a_signal_leaves_nobody_behind() -> None:
+    """It is not the child's controlling terminal, so there is no SIGHUP: Textual then took a whole core, for ever."""
+    tty = Terminal((str(CHILD), "ticks"), (80, 24), {})
+    try:
+        tty.read_until(b"17:20:31")
+        os.close(tty.master)
+        assert tty.child.wait(timeout=20) == 128 + signal.SIGHUP
+    finally:
+        tty.child.kill()
+        tty.child.wait()
+        os.close(tty.control)
+
+
+def test_an_encoding_without_braille_does_not_end_the_screen() -> None:
+    with terminal("ticks", environ={"PYTHONIOENCODING": "latin-1"}) as tty:
+        tty.read_until(b"17:20:31")
+        tty.tick()
+        tty.read_until(b"\x1b[1;79H")
+        tty.press("q")
+        assert tty.wait() == 0

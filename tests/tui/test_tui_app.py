@@ -29,6 +29,7 @@ from gpuwatch.tui.compositor import ExactUpdate
 from gpuwatch.tui.exports import write
 from gpuwatch.tui.help import KEYS
 from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.tui.terminal import StandardOutput
 from gpuwatch.tui.text import plain
 from gpuwatch.tui.themes import Palette, palette
 from gpuwatch.verdict.probe_run import PROBES
@@ -168,6 +169,31 @@ def test_pause_holds_the_screen_and_says_so() -> None:
             assert "17:20:31" in text_of(app)
             await pilot.press("space")
             assert "PAUSED" not in text_of(app)
+
+    asyncio.run(scenario())
+
+
+class Stalled(StandardOutput):
+    """A terminal to which the last frame is still on its way."""
+
+    behind = True
+
+    def gone(self) -> bool:
+        return False
+
+
+def test_a_link_that_stalls_gets_the_newest_screen_and_not_all_that_it_missed() -> None:
+    async def scenario() -> None:
+        app, _ = application(live(1))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: "Verdict" in text_of(app))
+            driver, app._driver = app._driver, Stalled.__new__(Stalled)
+            app.watch_screen.take(replace(live(1), tick_wall_ns=live(1).tick_wall_ns + SECOND))
+            app._tick()
+            app._driver = driver
+            assert "17:20:31" in text_of(app)
+            app._tick()
+            assert "17:20:32" in text_of(app)
 
     asyncio.run(scenario())
 
@@ -480,7 +506,7 @@ def test_the_svg_is_of_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asyncio.run(scenario())
     (path,) = tmp_path.iterdir()
     assert "num_workers" in path.read_text()
-    assert "url(\"http" not in path.read_text(), "a viewer would fetch it from the net"
+    assert 'url("http' not in path.read_text(), "a viewer would fetch it from the net"
 
 
 def test_every_key_has_a_name_in_the_palette() -> None:
