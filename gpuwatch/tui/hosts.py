@@ -15,7 +15,7 @@ from gpuwatch.tui.columns import proxy
 from gpuwatch.tui.selection import ViewOptions, first_shown, wholes
 from gpuwatch.tui.text import Glyphs, Row, Span, clean, fit, pad, rule, selected
 
-_WIDE = 110
+_WIDE, _NARROW = 110, 80
 _LINK_RANK = {Link.LOST: 5, Link.INCOMPATIBLE: 5, Link.STALE: 4, Link.CONNECTING: 3, Link.LIVE: 0}
 _SEVERITY_RANK = {Severity.CRITICAL: 2, Severity.WARNING: 1, Severity.INFO: 0}
 
@@ -64,8 +64,13 @@ def _badness(state: NodeState) -> tuple[int, int, int, float, str]:
 
 def _titles(width: int) -> Row:
     wide = f" {'MEM GiB':>11} {'POWER':>8}" if width >= _WIDE else ""
-    text = f"  {'HOST':<20} {'STATE':<14} {'GPUs':>4} {'BUSY':>5} {'SM':>4}{wide}  WORST: TIME LOST, CAUSE"
+    name = "HOST".ljust(_name_cells(width))
+    text = f"  {name} {'STATE':<14} {'GPUs':>4} {'BUSY':>5} {'SM':>4}{wide}  WORST: TIME LOST, CAUSE"
     return fit(((text, "head"),), width, fill_role="head")
+
+
+def _name_cells(width: int) -> int:
+    return 20 if width >= _NARROW else 10
 
 
 def _line(state: NodeState, width: int, glyphs: Glyphs) -> list[Span]:
@@ -75,7 +80,7 @@ def _line(state: NodeState, width: int, glyphs: Glyphs) -> list[Span]:
     }[state.link]  # fmt: skip
     word = "recorded" if state.recorded and state.link is Link.LIVE else state.link.value
     out: list[Span] = [
-        (" " + pad(name_of(state), 20, ellipsis=glyphs.ellipsis), "title"),
+        (" " + pad(name_of(state), _name_cells(width), ellipsis=glyphs.ellipsis), "title"),
         (" " + pad(f"{sign} {word}", 14, ellipsis=glyphs.ellipsis), role),
     ]
     inventory = state.inventory

@@ -66,12 +66,9 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[
     device = state.device(index) if index is not None else None
     if device is None:
         return [(), (("  no GPU to measure", "dim"),)]
-    keys: list[Span] = [
-        ("r", "key"),
-        (" run it now, if the GPU is idle  ", "dim"),
-        ("right", "key"),
-        (" next GPU", "dim"),
-    ]
+    keys: list[Span] = [("r", "key"), (" run it now, if the GPU is idle", "dim")]
+    if width >= 80:
+        keys += [("  right", "key"), (" next GPU", "dim")]
     out: list[Row] = [rule(f"Probes on GPU {device.index}", keys, width, glyphs)]
     listed = min(len(PROBES), max(3, (room // 3) if room < _SMALL else (room - 2) // 2))
     at = min(max(options.row, 0), len(PROBES) - 1)

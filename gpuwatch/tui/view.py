@@ -216,7 +216,9 @@ def _recorded(state: NodeState, options: ViewOptions, width: int) -> Row:
     glyphs, source = options.glyphs, state.inventory.source
     parts = [clean(source.name)]
     if source.recorded_wall_ns:
-        parts.append("of " + clock_text(source.recorded_wall_ns, options.zone, "%Y-%m-%d %H:%M"))
+        # At 60 cells the position in the recording is worth more than its hour.
+        pattern = "%Y-%m-%d %H:%M" if width >= 80 else "%Y-%m-%d"
+        parts.append("of " + clock_text(source.recorded_wall_ns, options.zone, pattern))
     if state.replay is not None and not source.ended:
         at_s = max(0.0, (state.tick_mono_ns - state.replay.start_mono_ns) / 1e9)
         parts.append(f"{_minutes(at_s)}/{_minutes(state.replay.duration_s)}")

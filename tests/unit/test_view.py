@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tui"))
 from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live
 
 from gpuwatch.client.rates import IoRate
-from gpuwatch.model import Absent, AccountShare, Reason
+from gpuwatch.model import Absent, AccountShare, EvidenceRow, Reason
 from gpuwatch.tui import columns, diagnosis, facts, series
 from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.account import over_time
@@ -323,6 +323,19 @@ def test_what_a_host_loses_is_told_before_words_that_a_narrow_screen_cuts() -> N
     text = plain(host_list.rows(fleet(), ViewOptions(view="hosts"), 80, 12))
     assert "✖ 88 % loader_too_few" in text
     assert "▲ driver not loaded" in text
+
+
+def test_a_long_word_among_the_evidence_does_not_push_the_sources_off_the_screen() -> None:
+    state = STATES["live1"]
+    found = state.diagnoses[0]
+    place = EvidenceRow(
+        "workers' time goes to", "/home/ada/project/resnet/train.py:37 __getitem__", "", "stack samples"
+    )
+    verdict = replace(found.verdict, evidence=(*found.verdict.evidence, place))
+    state = replace(state, diagnoses=(replace(found, findings=(verdict,)),))
+    text = plain(screen(state, ViewOptions(view="diagnosis"), 80, 45, now_ns=NOW_NS))
+    assert "stack samples (n=48), over 5.0 s" in text
+    assert "train.py:37 __getitem__  stack samples" in text
 
 
 def test_values_of_a_lost_host_do_not_look_like_readings() -> None:
