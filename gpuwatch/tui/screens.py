@@ -106,6 +106,7 @@ class WatchScreen(Screen[None]):
         before, after = self._latest[self.options.host], states[self.options.host]
         if after.notice != before.notice:
             self._notice_since_ns = self._clock()
+            self.options = replace(self.options, said="")
         if after.replay is not before.replay:
             self._asked_speed = 0.0
         self._latest = states
@@ -305,6 +306,7 @@ class WatchScreen(Screen[None]):
 
     def _ask(self, request: Request) -> None:
         self._notice_since_ns = self._clock()
+        self.options = replace(self.options, said="")
         self.post_message(Asked(request, self.options.host))
 
     def _ask_replay(self, state: NodeState) -> None:

@@ -62,7 +62,7 @@ class ViewOptions(Struct, frozen=True):
     question: str = ""
     """Waits for y or n."""
     said: str = ""
-    """What this screen itself has to say about the last key."""
+    """What this screen itself has to say about the last key; empty once the daemon has the word."""
     readonly: bool = False
     """No signal, no probe, no diagnosis: only look."""
 

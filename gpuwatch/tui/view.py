@@ -204,10 +204,9 @@ def _banners(state: NodeState, options: ViewOptions, width: int, now_ns: int) ->
         rows.append(fit(((f" find: {clean(options.find)}{mark}", "accent"), (hint, "dim")), width, glyphs))
     if options.question:
         rows.append(fit(((f" {glyphs.warning} {clean(options.question)}  y / n", "warn"),), width, glyphs))
-    if options.said and not options.hide_notice:
-        rows.append(fit(((f" {glyphs.arrow} {clean(options.said)}", "accent"),), width, glyphs))
-    if state.notice and not options.hide_notice:
-        rows.append(((f" {glyphs.arrow} {clean(state.notice)}", "accent"),))
+    said = options.said or state.notice
+    if said and not options.hide_notice:
+        rows.append(fit(((f" {glyphs.arrow} {clean(said)}", "accent"),), width, glyphs))
     return rows
 
 

@@ -360,6 +360,25 @@ def test_the_process_list_is_sorted_by_what_the_person_wants() -> None:
     assert order[0].endswith("11242"), "the job with most GPU memory first"
 
 
+def test_the_answer_to_one_key_does_not_stay_beside_that_to_the_next() -> None:
+    async def scenario() -> None:
+        app, feed = application(live(1))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.watch_screen.state.inventory is not None)
+            feed.script = [replace(live(1), notice="diagnosing pid 4242")]
+            feed.steps = 0
+            await until(pilot, lambda: "→ diagnosing pid 4242" in text_of(app))
+            await pilot.press("T")
+            assert "→ signals are sent from the process list" in text_of(app)
+            assert "→ diagnosing pid 4242" not in text_of(app)
+            feed.script = [replace(live(1), notice="busy: a diagnosis is under way")]
+            feed.steps = 0
+            await until(pilot, lambda: "→ busy" in text_of(app))
+            assert "→ signals are sent" not in text_of(app)
+
+    asyncio.run(scenario())
+
+
 def test_a_held_list_keeps_its_order_while_others_begin_to_read() -> None:
     held = replace(live(1), io_rates={MAIN: IoRate(2_000.0, 0.0), MAIN + 1: IoRate(1_000.0, 0.0)})
     later = replace(held, io_rates={MAIN + 1: IoRate(9_000.0, 0.0)}, tick_mono_ns=NOW_NS + SECOND)
