@@ -103,10 +103,10 @@ class WatchApp(App[None]):
                 asyncio.get_running_loop().add_signal_handler(number, self._terminated, number)
 
     def on_state_changed(self, message: StateChanged) -> None:
-        """Remember; the timer paints. The first real state is painted at once."""
-        first = self.watch_screen.state.inventory is None
+        """Remember; the timer paints. The first that is known of a host is painted at once, and its first readings."""
+        before = self.watch_screen.state
         self.watch_screen.take(*message.states)
-        if first:
+        if before.inventory is None or (self.watch_screen.state.devices and not before.devices):
             self.watch_screen.paint()
 
     def on_asked(self, message: Asked) -> None:

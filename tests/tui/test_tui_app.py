@@ -83,6 +83,19 @@ def test_first_frame_does_not_wait_for_the_daemon() -> None:
     asyncio.run(scenario())
 
 
+def test_the_first_readings_are_painted_when_they_come_and_not_half_a_second_later() -> None:
+    waiting = STATES["waiting"]
+
+    async def scenario() -> None:
+        app, _ = application(waiting)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: "waiting" in text_of(app))
+            app.on_state_changed(StateChanged(live(2)))
+            assert "178/700" in text_of(app)
+
+    asyncio.run(scenario())
+
+
 def test_number_keys_and_tab_reach_every_view() -> None:
     async def scenario() -> None:
         app, _ = application(live(1))
