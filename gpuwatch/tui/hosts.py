@@ -46,8 +46,11 @@ def rows(hosts: Sequence[NodeState], options: ViewOptions, width: int, room: int
     at = places.index(options.host) if options.host in places else 0
     visible = max(1, room - len(out))
     first = first_shown(at, len(places), visible)
+    names = [name_of(state) for state in hosts]
     for place in places[first : first + visible]:
-        line = _line(hosts[place], width, glyphs)
+        # Machines of one image may all have one name: then where we look for them tells them apart.
+        twin = names.count(names[place]) > 1
+        line = _line(hosts[place], clean(hosts[place].endpoint) if twin else names[place], width, glyphs)
         chosen = place == places[at]
         row = fit(((glyphs.cursor if chosen else " ", "accent"), *line), width, glyphs)
         out.append(selected(row) if chosen else row)
@@ -73,14 +76,14 @@ def _name_cells(width: int) -> int:
     return 20 if width >= _NARROW else 10
 
 
-def _line(state: NodeState, width: int, glyphs: Glyphs) -> list[Span]:
+def _line(state: NodeState, name: str, width: int, glyphs: Glyphs) -> list[Span]:
     sign, role = {
         Link.LIVE: (glyphs.live, "ok"), Link.STALE: (glyphs.warning, "warn"), Link.LOST: (glyphs.critical, "crit"),
         Link.INCOMPATIBLE: (glyphs.critical, "crit"), Link.CONNECTING: (glyphs.waiting, "accent"),
     }[state.link]  # fmt: skip
     word = "recorded" if state.recorded and state.link is Link.LIVE else state.link.value
     out: list[Span] = [
-        (" " + pad(name_of(state), _name_cells(width), ellipsis=glyphs.ellipsis), "title"),
+        (" " + pad(name, _name_cells(width), ellipsis=glyphs.ellipsis), "title"),
         (" " + pad(f"{sign} {word}", 14, ellipsis=glyphs.ellipsis), role),
     ]
     inventory = state.inventory

@@ -338,6 +338,13 @@ def test_a_long_word_among_the_evidence_does_not_push_the_sources_off_the_screen
     assert "train.py:37 __getitem__  stack samples" in text
 
 
+def test_hosts_of_one_name_are_told_apart_by_where_they_are() -> None:
+    first, second = (replace(live(1), endpoint=f"ssh://gpu{n}") for n in (1, 2))
+    text = plain(host_list.rows((first, second), ViewOptions(view="hosts"), 80, 10))
+    assert "ssh://gpu1 " in text
+    assert "ssh://gpu2 " in text
+
+
 def test_values_of_a_lost_host_do_not_look_like_readings() -> None:
     rows = host_list.rows((STATES["lost"],), ViewOptions(view="hosts", find=""), 120, 10)
     assert {role.removesuffix("@selected") for text, role in rows[-1] if "52" in text or "781" in text} == {"dim"}
