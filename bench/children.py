@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -79,14 +80,16 @@ class Terminal:
         )
         os.close(slave)
 
-    def read_until(self, needle: bytes, timeout_s: float = 20.0) -> float:
+    def read_until(self, needle: re.Pattern[bytes], timeout_s: float = 20.0) -> float:
         """Seconds from the start until ``needle`` was written. Raises RuntimeError when it does not come."""
         seen = b""
         deadline = self.started_s + timeout_s
-        while needle not in seen:
+        while not needle.search(seen):
             chunk = self._read(deadline - time.monotonic())
             if not chunk:
-                raise RuntimeError(f"{self.name}: no {needle!r} within {timeout_s:.0f} s; it wrote {seen[-200:]!r}")
+                raise RuntimeError(
+                    f"{self.name}: no {needle.pattern!r} within {timeout_s:.0f} s; it wrote {seen[-200:]!r}"
+                )
             seen += chunk
         return time.monotonic() - self.started_s
 

@@ -35,9 +35,12 @@ def choose(folder: Path, replay: Path | None) -> Readings:
     """The recording that was asked for, else the real driver, else the fake one, else the bundled recording."""
     if replay is not None:
         return _recorded(replay)
-    if _has_driver({}):
-        return Readings("the NVIDIA driver of this machine")
-    return _fake(folder) or _recorded(BUNDLED)
+    return driver_of_this_machine() or fake(folder, 8) or _recorded(BUNDLED)
+
+
+def driver_of_this_machine() -> Readings | None:
+    """The real one, or None without."""
+    return Readings("the NVIDIA driver of this machine") if _has_driver({}) else None
 
 
 def _recorded(file: Path) -> Readings:
@@ -58,8 +61,8 @@ def _has_driver(variables: dict[str, str]) -> bool:
     return child.returncode == 0
 
 
-def _fake(folder: Path) -> Readings | None:
-    """The tests' NVML library with eight busy GPUs and one process on all of them; None without a C compiler."""
+def fake(folder: Path, gpus: int) -> Readings | None:
+    """The tests' NVML library with so many busy GPUs and one process on all of them; None without a C compiler."""
     sys.path.append(str(ROOT / "tests"))
     from fakenvml.build import built
 
@@ -67,9 +70,9 @@ def _fake(folder: Path) -> Readings | None:
         library = built()
     except (OSError, subprocess.CalledProcessError):
         return None
-    scenario = folder / "scenario"
+    scenario = folder / f"scenario{gpus}"
     # Our own pid stands for the job: it is there, and busy enough for the daemon not to diagnose it.
-    scenario.write_text(SCENARIO.format(pid=os.getpid()), encoding="utf-8")
+    scenario.write_text(SCENARIO.format(gpus=gpus, pid=os.getpid()), encoding="utf-8")
     variables = {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_SCENARIO": str(scenario)}
     if not _has_driver(variables):
         return None
@@ -77,7 +80,7 @@ def _fake(folder: Path) -> Readings | None:
 
 
 SCENARIO = """\
-gpus=8 driver=580.82.07 cuda=13000
+gpus={gpus} driver=580.82.07 cuda=13000
 gpu * name="NVIDIA H200" arch=9 cc=9.0 gpm=1 total=150754820096 limit=700000 maxsm=1980
 gpu * util=97 memutil=41..55/7000 used=60000000000..90000000000/9000 power=380000..690000/5000 temp=52..71/11000
 gpu * sm=1980,1965,1980,1950 mem=3201 reasons=0 procs={pid}:61728394506:C

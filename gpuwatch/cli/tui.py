@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import sys
 from functools import partial
@@ -59,22 +60,38 @@ def command(
 
     Finds the system's or the user's daemon; with none, starts one for as long as the UI runs. Without an NVIDIA
     driver it says so and plays the bundled recording. When input or output is not a terminal, prints the status and
-    the diagnosis as text.
+    the diagnosis as text; so it does with TERM=dumb.
     """
     _check(endpoints, replay, partial=partial, speed=speed)
     recording = Recording(replay, speed, partial) if replay is not None else None
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _can_draw():
         if len(endpoints) > 1:
             raise UsageError(f"--connect given {len(endpoints)} times: without a terminal one at a time")
         return _as_text(recording, endpoints[0] if endpoints else None)
     _set_textual_environment(colors)
+    sources = _choose_all(recording, endpoints, speed)
+    endpoint = sources[0][0]
+    note = "" if recording is not None or not endpoint.endswith(BUNDLED_RECORDING) else NO_DRIVER_NOTE
+    with contextlib.ExitStack() as stack:
+        for _, open_feed in sources:
+            if isinstance(open_feed, OwnDaemon):
+                # Before Textual is imported: the daemon gets ready in the meantime.
+                stack.enter_context(open_feed)
+        return _on_screen(sources, note, readonly=readonly, ascii_only=ascii_only, mouse=mouse)
+
+
+def _on_screen(sources: list[tuple[str, OpenFeed]], note: str, *, readonly: bool, ascii_only: bool, mouse: bool) -> int:
+    """Until the person quits; the exit code. Raises the GpuwatchError that ended the only feed."""
+    # Nothing that an import makes is garbage: looking for it took 9 of 143 ms.
+    gc.disable()
     from gpuwatch.tui.app import WatchApp
     from gpuwatch.tui.selection import ViewOptions
 
-    (endpoint, open_feed), *more = _choose_all(recording, endpoints, speed)
-    note = "" if recording is not None or not endpoint.endswith(BUNDLED_RECORDING) else NO_DRIVER_NOTE
+    gc.freeze()
+    gc.enable()
+    (endpoint, open_feed), *more = sources
     view = "hosts" if more else "overview"
-    options = ViewOptions(view=view, ascii_only=ascii_only, note=note, readonly=readonly)
+    options = ViewOptions(view=view, ascii_only=ascii_only or not _has_unicode(), note=note, readonly=readonly)
     app = WatchApp(open_feed, options, endpoint, more=more)
     app.run(mouse=mouse)
     if os.environ.get("STY"):
@@ -84,6 +101,20 @@ def command(
     if app.failure is not None:
         raise app.failure
     return app.return_code or 0
+
+
+def _can_draw() -> bool:
+    """A terminal at both ends, of which one can address the lines: an editor's shell (TERM=dumb) cannot."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _has_unicode() -> bool:
+    """The terminal's encoding has braille and boxes: every Unicode encoding, none of the others."""
+    try:
+        "⣿─".encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Recording(NamedTuple):
@@ -128,19 +159,39 @@ def bundled_recording() -> Path | None:
     return path if path.is_file() else None
 
 
-class OwnedFeed:
-    """A connection to a daemon that was started for it and ends with it."""
+class OwnDaemon:
+    """A daemon that is started for this screen and ends with it; calling it waits for it and connects."""
 
     def __init__(self, arguments: list[str]) -> None:
-        """Start the daemon and connect to it. Raises GpuwatchError when it does not start."""
-        from gpuwatch.client.connection import Connection
+        """``arguments``: of ``gpuwatch daemon``, such as what it plays."""
         from gpuwatch.client.embedded import EmbeddedDaemon
 
-        with contextlib.ExitStack() as stack:
-            self._daemon: EmbeddedDaemon = stack.enter_context(EmbeddedDaemon(arguments))
-            self._connection: Connection = Connection(self._daemon.endpoint)
-            stack.callback(self._connection.close)
-            self._stack = stack.pop_all()
+        self._daemon: EmbeddedDaemon = EmbeddedDaemon(arguments)
+
+    def __enter__(self) -> OwnDaemon:
+        """Start it, without waiting for it."""
+        self._daemon.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """End it."""
+        self._daemon.close()
+
+    def __call__(self) -> OwnedFeed:
+        """A connection, once the daemon serves. Raises UnavailableError with its last words when it does not."""
+        from gpuwatch.client.connection import Connection
+
+        self._daemon.wait_serving()
+        return OwnedFeed(self._daemon, Connection(self._daemon.endpoint))
+
+
+class OwnedFeed:
+    """A connection that ends in an error when the daemon has ended, which nobody would start again."""
+
+    def __init__(self, daemon: EmbeddedDaemon, connection: Connection) -> None:
+        """``daemon`` is not ours to end."""
+        self._daemon = daemon
+        self._connection = connection
 
     def step(self, timeout_s: float) -> NodeState:
         """The connection's state. Raises UnavailableError with the daemon's last words when it has died."""
@@ -154,8 +205,8 @@ class OwnedFeed:
         self._connection.request(message)
 
     def close(self) -> None:
-        """Connection first, then the daemon."""
-        self._stack.close()
+        """The connection."""
+        self._connection.close()
 
 
 def _choose_all(recording: Recording | None, endpoints: tuple[str, ...], speed: float) -> list[tuple[str, OpenFeed]]:
@@ -192,9 +243,9 @@ def _choose_here(recording: Recording | None, speed: float) -> tuple[str, OpenFe
             return endpoint, partial(Connection, endpoint)
         bundled = bundled_recording()
         if has_driver() or bundled is None:
-            return "an embedded daemon", partial(OwnedFeed, [])
+            return "an embedded daemon", OwnDaemon([])
         recording = Recording(bundled, speed)
-    return recording.path.name, partial(OwnedFeed, recording.arguments())
+    return recording.path.name, OwnDaemon(recording.arguments())
 
 
 def _as_text(recording: Recording | None, connect: str | None) -> int:
@@ -240,9 +291,12 @@ def _daemon_as_text(connect: str | None) -> int:
 
 
 def _set_textual_environment(colors: str) -> None:
-    """Textual reads these once, at import: no animation and few frames, because the terminal may be far away."""
+    """Textual reads these once, at import: no animation and few frames, because the terminal may be far away.
+
+    A change waits for the next frame, so at 15 a second each key and the first readings came 67 ms late; keys repeat
+    30 times a second."""
     os.environ["TEXTUAL_ANIMATIONS"] = "none"
-    os.environ["TEXTUAL_FPS"] = "15"
+    os.environ["TEXTUAL_FPS"] = "30"
     os.environ["TEXTUAL_SMOOTH_SCROLL"] = "0"
     if colors != "auto":
         os.environ["TEXTUAL_COLOR_SYSTEM"] = _COLOR_SYSTEMS[colors]

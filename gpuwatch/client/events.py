@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 KEEP_EVENTS = 500
 OLD_PERIODS = 3.0
-_THROTTLES = (
+HELD_DOWN: tuple[tuple[ClocksEvent, str], ...] = (
     (ClocksEvent.HW_SLOWDOWN, "hardware slowdown"),
     (ClocksEvent.HW_THERMAL, "too hot (hardware)"),
     (ClocksEvent.SW_THERMAL, "too hot (driver)"),
     (ClocksEvent.HW_POWER_BRAKE, "power brake"),
 )
+"""Heat and faults that hold the clocks down, and their names on a screen."""
 
 
 class EventKind(enum.StrEnum):
@@ -200,7 +201,7 @@ def _device(before: NodeState, after: NodeState, index: int, sample: DeviceSampl
     out = []
     old = before.devices.get(index)
     new_bits, old_bits = _bits(sample), _bits(old)
-    for bit, name in _THROTTLES:
+    for bit, name in HELD_DOWN:
         if new_bits & bit and not old_bits & bit:
             out.append(Event(wall_ns, EventKind.THROTTLE, Severity.WARNING, f"clocks held down: {name}", index))
         elif old_bits & bit and not new_bits & bit:

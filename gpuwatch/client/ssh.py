@@ -127,7 +127,9 @@ class SshFeed:
         if code == NO_DAEMON and not was_forwarding:
             self._words = f"{host}: no daemon is running there; start one with: gpuwatch daemon"
         else:
-            self._words = f"{host}: {words[-1] if words else f'ssh ended with code {code}'}"
+            said = words[-1] if words else f"ssh ended with code {code}"
+            # OpenSSH itself begins with the host, if it says who refused.
+            self._words = f"{host}: {said.removeprefix(f'{host}: ')}"
         self._lost = True
         if not self._target.path:
             self._there = ""

@@ -238,6 +238,10 @@ def fold(state: NodeState, message: StreamMessage, now_ns: int) -> NodeState:
 
 def _noted(before: NodeState, after: NodeState, wall_ns: int) -> NodeState:
     """``after`` with what happened since ``before``."""
+    if not before.tick_wall_ns and after.tick_wall_ns and after.events:
+        # A daemon that had read nothing yet when we connected: this is its first time of day.
+        timed = tuple(msgspec.structs.replace(e, wall_ns=e.wall_ns or after.tick_wall_ns) for e in after.events)
+        after = msgspec.structs.replace(after, events=timed)
     news = between(before, after, wall_ns)
     if not news:
         return after

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.errors import RecordingError, UsageError
-from gpuwatch.model import Inventory, Observation, Source, SourceKind
+from gpuwatch.model import DeviceSample, Inventory, Observation, Source, SourceKind
 from gpuwatch.replay.format import read_header, read_observations
 
 
@@ -62,8 +62,9 @@ class ReplaySource:
         self._first_ns, self._last_ns = min(instants, default=0), max(instants, default=0)
         self._started_ns = 0
         """Our clock when the position was ``_from_ns``."""
-        self._from_ns = self._first_ns
-        self._catch_up_ns = -1
+        samples = [o.mono_ns for o in self._observations if isinstance(o, DeviceSample)]
+        # A recorder reads its host and its processes up to a second before a GPU: nobody waits for that again.
+        self._from_ns = self._catch_up_ns = min(samples, default=self._first_ns)
         """Play without waiting up to here: where somebody wants to be."""
         self._reached_ns = -1
         """Instant of the last reading that was let through."""

@@ -27,6 +27,7 @@ from gpuwatch.errors import GpuwatchError
 from gpuwatch.tui.help import KEYS
 from gpuwatch.tui.screens import Asked, QuitAsked, WatchScreen
 from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.tui.terminal import StandardOutput
 from gpuwatch.tui.themes import ANSI_THEME, GPUWATCH_DARK, Palette, palette
 
 PAINT_PERIOD_S = 0.5
@@ -66,7 +67,7 @@ class WatchApp(App[None]):
         """``more``: further hosts, by name."""
         self._palette = palette(os.environ)
         # NO_COLOR's filter is chosen in the constructor, and only native ANSI colours become none at all.
-        super().__init__(ansi_color=None if self._palette is Palette.FULL else True)
+        super().__init__(StandardOutput, ansi_color=None if self._palette is Palette.FULL else True)
         self.register_theme(GPUWATCH_DARK)
         self.theme = GPUWATCH_DARK.name if self._palette is Palette.FULL else ANSI_THEME
         sources = ((endpoint, open_feed), *more)
@@ -96,16 +97,16 @@ class WatchApp(App[None]):
         """The first frame says "connecting"; the feed opens in its own thread."""
         self.set_interval(PAINT_PERIOD_S, self._tick)
         self.run_worker(self._follow, thread=True, exclusive=True, exit_on_error=True)
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             # Not in the main thread (tests): then the signals are somebody else's.
             with contextlib.suppress(ValueError, RuntimeError):
                 asyncio.get_running_loop().add_signal_handler(number, self._terminated, number)
 
     def on_state_changed(self, message: StateChanged) -> None:
-        """Remember; the timer paints. The first real state is painted at once."""
-        first = self.watch_screen.state.inventory is None
+        """Remember; the timer paints. The first that is known of a host is painted at once, and its first readings."""
+        before = self.watch_screen.state
         self.watch_screen.take(*message.states)
-        if first:
+        if before.inventory is None or (self.watch_screen.state.devices and not before.devices):
             self.watch_screen.paint()
 
     def on_asked(self, message: Asked) -> None:
@@ -126,6 +127,14 @@ class WatchApp(App[None]):
         self.watch_screen.paint()
 
     def _tick(self) -> None:
+        driver = self._driver
+        if isinstance(driver, StandardOutput):
+            if driver.gone():
+                self._terminated(signal.SIGHUP)
+                return
+            if driver.behind:
+                # A link that stalls gets the newest screen when it is back, not all that it missed.
+                return
         self._paints += 1
         if not self._blurred or self._paints % BLURRED_PERIODS == 0:
             self.watch_screen.paint()

@@ -11,17 +11,20 @@ MIG instances hang below their GPU by a branch in the column of the index, which
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from gpuwatch import units
-from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample
+from gpuwatch.client.events import HELD_DOWN
+from gpuwatch.model import Absent, Device, DeviceSample
 from gpuwatch.tui.chart import bar
 from gpuwatch.tui.text import Glyphs, Row, Span, cut, fit, pad
 
 GIB = 1 << 30
-SLOWED = ClocksEvent.HW_SLOWDOWN | ClocksEvent.SW_THERMAL | ClocksEvent.HW_THERMAL | ClocksEvent.HW_POWER_BRAKE
+SLOWED = functools.reduce(operator.or_, (bit for bit, _ in HELD_DOWN))
 """Reasons that are a fault or heat. A power cap is normal on a busy card and is told on the detail line."""
 
 LADDER = ("busy", "sm", "tensor", "dram")

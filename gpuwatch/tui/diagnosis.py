@@ -23,6 +23,8 @@ from gpuwatch.tui.selection import (
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, cut, cut_left, fit, pad, row_width, rule, wrap
 from gpuwatch.wire import DiagnosisProgress
 
+_NUMBER = 20
+"""Cells of an evidence's value that is a number with its unit."""
 ROOM_FOR_TIME = 30
 """Lines of a screen on which verdict, remedy and first evidence are in sight below the account over time."""
 
@@ -221,7 +223,8 @@ def _evidence(evidence: Sequence[EvidenceRow], width: int, glyphs: Glyphs) -> li
     if not evidence:
         return []
     names = min(max(len(row.name) for row in evidence), width // 2 - 2)
-    values = min(max(len(_value(row)) for row in evidence), max(20, width // 3))
+    # Words, such as a place in the code, go into the column of the source rather than make the numbers' wide.
+    values = max((len(_value(row)) for row in evidence if len(_value(row)) <= _NUMBER), default=0)
     out: list[Row] = []
     for row in evidence:
         origin = clean(row.source)
@@ -229,9 +232,10 @@ def _evidence(evidence: Sequence[EvidenceRow], width: int, glyphs: Glyphs) -> li
             origin += f", over {units.seconds_text(row.window_s)}"
         if row.note:
             origin += f"; {clean(row.note)}"
+        room = max(values, width - names - 7 - len(origin))
         spans: list[Span] = [
             (f"   {pad(clean(row.name), names, ellipsis=glyphs.ellipsis)}  ", "text"),
-            (pad(cut_left(_value(row), values, glyphs.ellipsis), values, right=True), "title"),
+            (f"{cut_left(_value(row), room, glyphs.ellipsis):>{values}}", "title"),
             (f"  {origin}", "dim"),
         ]
         out.append(fit(spans, width, glyphs))

@@ -15,6 +15,7 @@ from gpuwatch.tui.text import Glyphs, Row, Span, clean, fit, rule, wrap
 
 KINDS = ("", *(kind.value for kind in EventKind))
 """What ``o`` goes through; empty is everything."""
+_WIDE = 110
 
 
 def picked(state: NodeState, options: ViewOptions) -> list[Event]:
@@ -80,6 +81,8 @@ def _lines(event: Event, options: ViewOptions, width: int, *, dated: bool) -> li
         (f"{where:<7}", "key"),
     ]
     used = sum(len(text) for text, _ in head)
-    text = wrap(clean(event.text), max(20, width - used - 1), 2, glyphs.ellipsis) or [""]
+    # A finding is one sentence of up to 150 letters; the events after it can be scrolled to.
+    lines = 2 if width >= _WIDE else 4
+    text = wrap(clean(event.text), max(20, width - used - 1), lines, glyphs.ellipsis) or [""]
     rest = [fit(((" " * used, "text"), (line, "text")), width, glyphs) for line in text[1:]]
     return [fit((*head, (text[0], "text")), width, glyphs), *rest]

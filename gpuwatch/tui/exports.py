@@ -5,12 +5,15 @@ Owns: names that overwrite nothing, and what the JSON of a view holds. Refuses: 
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 
 from gpuwatch.client.events import timeline
 from gpuwatch.client.state import NodeState
 from gpuwatch.export.jsonable import document, dumps
+
+_FONT = re.compile(r"^\s*@font-face \{.*?^\s*\}\n", re.DOTALL | re.MULTILINE)
 
 
 def write(folder: Path, view: str, suffix: str, text: str, now: datetime) -> str:
@@ -27,6 +30,12 @@ def write(folder: Path, view: str, suffix: str, text: str, now: datetime) -> str
             return f"not written: {path}: {exc.strerror}"
         return f"written: {path}"
     return f"not written: {folder}: too many files of this second"
+
+
+def as_svg(drawing: str) -> str:
+    """Textual's drawing without the fonts that a viewer would fetch from the net: the machine that shows it may have
+    none, and whoever is sent a screen need not tell a third party that he looks at it. Any monospaced font will do."""
+    return _FONT.sub("", drawing)
 
 
 def as_json(state: NodeState, view: str) -> str:

@@ -6,9 +6,10 @@ Owns: the words. Refuses: where the line goes, judging.
 from __future__ import annotations
 
 from gpuwatch import units
+from gpuwatch.client.events import HELD_DOWN
 from gpuwatch.client.state import NodeState
-from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, Pressure, Reason
-from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.model import Absent, ClocksEvent, Device, DeviceSample, DriverState, Pressure, Reason
+from gpuwatch.tui.selection import ViewOptions, parts_of
 from gpuwatch.tui.text import Row, Span, clean, flow
 
 _REASONS = {
@@ -23,13 +24,17 @@ _REASONS = {
     Reason.ERROR: "error",
 }
 
-_THROTTLES: tuple[tuple[ClocksEvent, str], ...] = (
-    (ClocksEvent.HW_SLOWDOWN, "hardware slowdown"),
-    (ClocksEvent.HW_THERMAL, "too hot (hardware)"),
-    (ClocksEvent.SW_THERMAL, "too hot (driver)"),
-    (ClocksEvent.HW_POWER_BRAKE, "power brake"),
-    (ClocksEvent.SW_POWER_CAP, "power cap"),
-)
+DRIVER_WORDS = {
+    DriverState.NO_LIBRARY: "no driver library",
+    DriverState.NO_DRIVER: "driver not loaded",
+    DriverState.MISMATCH: "driver and library differ",
+    DriverState.NO_DEVICES: "driver shows no GPU",
+    DriverState.NO_PERMISSION: "not allowed to open the GPUs",
+    DriverState.UNKNOWN: "driver does not answer",
+}
+"""For a line of a list; a whole screen has the hint too."""
+
+_THROTTLES = (*HELD_DOWN, (ClocksEvent.SW_POWER_CAP, "power cap"))
 
 
 def absences(device: Device, sample: DeviceSample) -> list[str]:
@@ -130,4 +135,8 @@ def no_process_text(state: NodeState, device_index: int) -> str:
         return "not read yet"
     if sample.processes_absent is not None:
         return f"its processes are not known ({reason_text(sample.processes_absent)})"
+    device = state.device(device_index)
+    parts = parts_of(device, state.inventory.devices) if device is not None and state.inventory is not None else ()
+    if any(state.devices[part.index].processes for part in parts if part.index in state.devices):
+        return "its MIG instances have the processes"
     return "no process"

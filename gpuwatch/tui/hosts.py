@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from gpuwatch import units
 from gpuwatch.client.state import Link, NodeState
-from gpuwatch.model import Absent, DriverState, Severity
-from gpuwatch.tui import diagnosis
+from gpuwatch.model import Absent, Device, DriverState, Severity
+from gpuwatch.tui import diagnosis, facts
 from gpuwatch.tui.columns import proxy
-from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.tui.selection import ViewOptions, first_shown, wholes
 from gpuwatch.tui.text import Glyphs, Row, Span, clean, fit, pad, rule, selected
 
-_WIDE = 110
+_WIDE, _NARROW = 110, 80
 _LINK_RANK = {Link.LOST: 5, Link.INCOMPATIBLE: 5, Link.STALE: 4, Link.CONNECTING: 3, Link.LIVE: 0}
 _SEVERITY_RANK = {Severity.CRITICAL: 2, Severity.WARNING: 1, Severity.INFO: 0}
 
@@ -45,9 +45,12 @@ def rows(hosts: Sequence[NodeState], options: ViewOptions, width: int, room: int
         return [*out, ((f"  no host with {clean(options.find)!r} in its name", "dim"),)]
     at = places.index(options.host) if options.host in places else 0
     visible = max(1, room - len(out))
-    first = min(max(0, at - visible // 2), max(0, len(places) - visible))
+    first = first_shown(at, len(places), visible)
+    names = [name_of(state) for state in hosts]
     for place in places[first : first + visible]:
-        line = _line(hosts[place], width, glyphs)
+        # Machines of one image may all have one name: then where we look for them tells them apart.
+        twin = names.count(names[place]) > 1
+        line = _line(hosts[place], clean(hosts[place].endpoint) if twin else names[place], width, glyphs)
         chosen = place == places[at]
         row = fit(((glyphs.cursor if chosen else " ", "accent"), *line), width, glyphs)
         out.append(selected(row) if chosen else row)
@@ -64,48 +67,56 @@ def _badness(state: NodeState) -> tuple[int, int, int, float, str]:
 
 def _titles(width: int) -> Row:
     wide = f" {'MEM GiB':>11} {'POWER':>8}" if width >= _WIDE else ""
-    text = f"  {'HOST':<20} {'STATE':<14} {'GPUs':>4} {'BUSY':>5} {'SM':>4}{wide}  WORST"
+    name = "HOST".ljust(_name_cells(width))
+    text = f"  {name} {'STATE':<14} {'GPUs':>4} {'BUSY':>5} {'SM':>4}{wide}  WORST: TIME LOST, CAUSE"
     return fit(((text, "head"),), width, fill_role="head")
 
 
-def _line(state: NodeState, width: int, glyphs: Glyphs) -> list[Span]:
+def _name_cells(width: int) -> int:
+    return 20 if width >= _NARROW else 10
+
+
+def _line(state: NodeState, name: str, width: int, glyphs: Glyphs) -> list[Span]:
     sign, role = {
         Link.LIVE: (glyphs.live, "ok"), Link.STALE: (glyphs.warning, "warn"), Link.LOST: (glyphs.critical, "crit"),
         Link.INCOMPATIBLE: (glyphs.critical, "crit"), Link.CONNECTING: (glyphs.waiting, "accent"),
     }[state.link]  # fmt: skip
     word = "recorded" if state.recorded and state.link is Link.LIVE else state.link.value
     out: list[Span] = [
-        (" " + pad(name_of(state), 20, ellipsis=glyphs.ellipsis), "title"),
+        (" " + pad(name, _name_cells(width), ellipsis=glyphs.ellipsis), "title"),
         (" " + pad(f"{sign} {word}", 14, ellipsis=glyphs.ellipsis), role),
     ]
     inventory = state.inventory
     if inventory is None or state.link is Link.INCOMPATIBLE:
         return [*out, (f"  {clean(state.detail)}", "dim")]
-    count = len(inventory.devices)
-    out.append((f" {count:>4}", "text"))
+    gpus = wholes(inventory.devices)
+    out.append((f" {len(gpus):>4}", "text"))
     if state.devices:
-        out += _means(state, wide=width >= _WIDE)
+        means = _means(state, gpus, wide=width >= _WIDE)
+        out += means if state.link is not Link.LOST else [(text, "dim") for text, _ in means]
     else:
         out.append((" " * (32 if width >= _WIDE else 11), "text"))
     if state.link is not Link.LIVE:
         out.append((f"  {clean(state.detail)}", role))
     elif inventory.driver is not DriverState.OK:
-        out.append((f"  {clean(inventory.driver_hint) or inventory.driver.value}", "warn"))
+        hint = f": {clean(inventory.driver_hint)}" if inventory.driver_hint else ""
+        out.append((f"  {glyphs.warning} {facts.DRIVER_WORDS[inventory.driver]}{hint}", "warn"))
+    elif not gpus:
+        out.append(("  no GPU", "dim"))
     else:
         out.append(_worst(state, glyphs))
     return out
 
 
-def _means(state: NodeState, *, wide: bool) -> list[Span]:
+def _means(state: NodeState, gpus: Sequence[Device], *, wide: bool) -> list[Span]:
     """Means over the GPUs that tell; a sum of memory that is not complete is marked."""
-    samples = list(state.devices.values())
+    samples = [state.devices[gpu.index] for gpu in gpus if gpu.index in state.devices]
     busy = [s.gpu_util_pct if proxy(s) else s.busy_pct for s in samples]
     sm = [s.sm_active_pct for s in samples]
     star = "*" if any(proxy(s) for s in samples) else " "
     memory = [s.mem_used_bytes for s in samples]
-    total = [d.mem_total_bytes for d in state.inventory.devices] if state.inventory is not None else []
     used = _sum(memory)
-    size = _sum(total)
+    size = _sum([gpu.mem_total_bytes for gpu in gpus])
     mem = units.NA if used is None else f"{used / (1 << 30):.0f}" + ("" if size is None else f"/{size / (1 << 30):.0f}")
     power = _sum([s.power_w for s in samples])
     watts = units.NA if power is None else units.watts_text(power)
@@ -132,7 +143,8 @@ def _worst(state: NodeState, glyphs: Glyphs) -> Span:
         return "  not diagnosed", "dim"
     found = max(state.diagnoses, key=lambda d: (_SEVERITY_RANK[d.verdict.severity], d.verdict.lost_share))
     verdict = found.verdict
-    loss = f" loses {units.pct_text(100 * verdict.lost_share)}" if verdict.lost_share > 0 else ""
+    bad = verdict.severity is not Severity.INFO and verdict.lost_share > 0
+    loss = f"{units.pct_text(100 * verdict.lost_share)} " if bad else ""
     gpus = ",".join(map(str, found.device_indices))
-    text = f"  {diagnosis.sign(verdict.severity, glyphs)} GPU {gpus}: {verdict.cause}{loss}"
+    text = f"  {diagnosis.sign(verdict.severity, glyphs)} {loss}{clean(verdict.cause)}, GPU {gpus}"
     return text, diagnosis.severity_role(verdict.severity)

@@ -17,6 +17,7 @@ from gpuwatch.tui.selection import (
     Job,
     ViewOptions,
     diagnosis_of,
+    first_shown,
     in_order,
     jobs,
     rank_text,
@@ -96,7 +97,7 @@ def _table(state: NodeState, options: ViewOptions, width: int, lines: int) -> li
     layout = columns.plan(width, _index_cells(devices, branches))
     chosen = selected_device(state, options)
     at = next(i for i, device in enumerate(devices) if device.index == chosen)
-    first = min(max(0, at - lines // 2), len(devices) - lines)
+    first = first_shown(at, len(devices), lines)
     everyone = jobs(state)
     out = [columns.header(layout, width, glyphs)]
     if lines < len(devices):

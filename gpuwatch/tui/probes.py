@@ -10,7 +10,7 @@ from gpuwatch import units
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import Device, ProbeResult, ProbeStatus
 from gpuwatch.tui import probe_figures
-from gpuwatch.tui.selection import ViewOptions, selected_device
+from gpuwatch.tui.selection import ViewOptions, first_shown, selected_device
 from gpuwatch.tui.text import Glyphs, Row, Span, clean, fit, pad, rule, selected, wrap
 from gpuwatch.verdict.probe_run import PROBES
 from gpuwatch.wire import ProbeProgress, ProbeVerdict, StartProbe
@@ -66,16 +66,13 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[
     device = state.device(index) if index is not None else None
     if device is None:
         return [(), (("  no GPU to measure", "dim"),)]
-    keys: list[Span] = [
-        ("r", "key"),
-        (" run it now, if the GPU is idle  ", "dim"),
-        ("right", "key"),
-        (" next GPU", "dim"),
-    ]
+    keys: list[Span] = [("r", "key"), (" run it now, if the GPU is idle", "dim")]
+    if width >= 80:
+        keys += [("  right", "key"), (" next GPU", "dim")]
     out: list[Row] = [rule(f"Probes on GPU {device.index}", keys, width, glyphs)]
     listed = min(len(PROBES), max(3, (room // 3) if room < _SMALL else (room - 2) // 2))
     at = min(max(options.row, 0), len(PROBES) - 1)
-    first = min(max(0, at - listed // 2), len(PROBES) - listed)
+    first = first_shown(at, len(PROBES), listed)
     for spec in PROBES[first : first + listed]:
         line = _line(state, spec.name, device, glyphs)
         here = spec.name == chosen(options)

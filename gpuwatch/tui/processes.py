@@ -5,7 +5,7 @@ Owns: columns and tree of processes. Refuses: signals, textual, reading /proc.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,16 @@ from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import Absent, Num, ProcessInfo, Role
 from gpuwatch.tui import facts
-from gpuwatch.tui.selection import SORTS, Job, ViewOptions, jobs, process_order, selected_job
+from gpuwatch.tui.selection import (
+    SORTS,
+    Job,
+    ViewOptions,
+    first_shown,
+    jobs,
+    process_order,
+    selected_device,
+    selected_job,
+)
 from gpuwatch.tui.text import Glyphs, Row, Span, between, clean, fit, flow, pad, selected, wrap
 
 
@@ -50,16 +59,7 @@ narrower: container, writes, then reads, RSS and threads."""
 _RIGHT = frozenset({"PID", "CPU%", "SM%", "THR", "GPU MEM", "RSS", "READ/s", "WRITE/s"})
 
 
-def read_rates(state: NodeState) -> dict[int, float]:
-    """Bytes per second that each process reads from storage, where that is known: what the list can be sorted by."""
-    return {
-        pid: rate.read_bytes_per_s
-        for pid, rate in state.io_rates.items()
-        if not isinstance(rate.read_bytes_per_s, Absent)
-    }
-
-
-def rows(state: NodeState, options: ViewOptions, width: int, room: int, rates: Mapping[int, float]) -> list[Row]:
+def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[Row]:
     """At most ``room`` lines: host, titles, the part of the tree around the selection, the selection in full."""
     glyphs = options.glyphs
     head = [*facts.host_rows(state, options, width), fit(_titles(width), width, fill_role="head")]
@@ -68,13 +68,17 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int, rates: M
         text = _no_jobs(state)
         return [*head, (), ((f"  {text}", "dim"),)]
     chosen = _chosen_pid(state, options)
-    tail = _chosen_rows(state, chosen, width, min(4, max(1, room // 6)), glyphs)
-    entries = _entries(everyone, process_order(state, options, rates), options)
+    if chosen:
+        tail = _chosen_rows(state, chosen, width, min(4, max(1, room // 6)), glyphs)
+    else:
+        index = selected_device(state, options) or 0
+        tail = [fit(((f" GPU {index}: {facts.no_process_text(state, index)}", "dim"),), width, glyphs)]
+    entries = _entries(everyone, process_order(state, options), options)
     if not entries:
         return [*head, (), ((f"  no process with {clean(options.find)!r} in it", "dim"),)]
     at = next((i for i, entry in enumerate(entries) if entry.pid == chosen), 0)
     visible = max(1, room - len(head) - len(tail))
-    first = min(max(0, at - visible // 2), max(0, len(entries) - visible))
+    first = first_shown(at, len(entries), visible)
     if len(entries) > visible or options.sort != "gpu" or options.find or options.follow:
         place = f"{first + 1}-{min(first + visible, len(entries))} of {len(entries)}"
         place += f" by {SORTS[options.sort]}" if options.sort != "gpu" else ""

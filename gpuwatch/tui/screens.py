@@ -25,7 +25,6 @@ from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.compositor import ExactCompositor
 from gpuwatch.tui.help import KEYS
 from gpuwatch.tui.mouse import SCROLLED_LINES, clicked
-from gpuwatch.tui.processes import read_rates
 from gpuwatch.tui.selection import (
     SORTS,
     TEXTS,
@@ -78,7 +77,6 @@ class WatchScreen(Screen[None]):
         self._clock = clock
         self._latest = states
         self._held: tuple[NodeState, ...] | None = None
-        self._rates: dict[int, float] = {}
         self._requests = 0
         self._notice_since_ns = 0
         self._past_asked: tuple[object, int] = (None, 0)
@@ -87,7 +85,7 @@ class WatchScreen(Screen[None]):
         """Speed of a replay that was asked for and is not confirmed yet."""
         self._agreed: Callable[[], None] | None = None
         """What a yes to the question does."""
-        self.lines = Lines()
+        self.lines = Lines(self.drawn)
 
     @property
     def states(self) -> tuple[NodeState, ...]:
@@ -106,10 +104,9 @@ class WatchScreen(Screen[None]):
     def take(self, *states: NodeState) -> None:
         """Remember new states; ``paint`` draws them."""
         before, after = self._latest[self.options.host], states[self.options.host]
-        if after.tick_mono_ns != before.tick_mono_ns:
-            self._rates = read_rates(after)
         if after.notice != before.notice:
             self._notice_since_ns = self._clock()
+            self.options = replace(self.options, said="")
         if after.replay is not before.replay:
             self._asked_speed = 0.0
         self._latest = states
@@ -133,7 +130,7 @@ class WatchScreen(Screen[None]):
 
     def _drawn(self, options: ViewOptions, width: int, height: int) -> list[Row]:
         state, now_ns = self.states[options.host], self._clock()
-        return view.screen(state, options, width, height, now_ns=now_ns, read_rates=self._rates, hosts=self.states)
+        return view.screen(state, options, width, height, now_ns=now_ns, hosts=self.states)
 
     def on_resize(self, event: Resize) -> None:
         """A new size is a new screen, at once."""
@@ -192,7 +189,7 @@ class WatchScreen(Screen[None]):
             return replace(options, host=order[min(max(here + step, 0), len(order) - 1)]) if order else options
         if options.view == "probes":
             return replace(options, row=min(max(options.row + step, 0), probes.count() - 1))
-        return move(self.states[options.host], options, step, self._rates)
+        return move(self.states[options.host], options, step)
 
     def on_click(self, event: Click) -> None:
         """With --mouse: select the row."""
@@ -214,7 +211,6 @@ class WatchScreen(Screen[None]):
     def action_host(self, step: int) -> None:
         """Look at another host."""
         place = (self.options.host + step) % len(self.states)
-        self._rates = {}
         self._set(replace(self.options, host=place, device=-1, pid=0, scroll=0))
 
     def action_window(self, step: int) -> None:
@@ -310,6 +306,7 @@ class WatchScreen(Screen[None]):
 
     def _ask(self, request: Request) -> None:
         self._notice_since_ns = self._clock()
+        self.options = replace(self.options, said="")
         self.post_message(Asked(request, self.options.host))
 
     def _ask_replay(self, state: NodeState) -> None:
@@ -337,7 +334,7 @@ class WatchScreen(Screen[None]):
     def action_signal(self, name: str) -> None:
         """Ask, then end the selected process."""
         state = self.state
-        order = process_order(state, self.options, self._rates)
+        order = process_order(state, self.options)
         job = selected_job(state, self.options)
         pid = self.options.pid if self.options.pid in order else (job.pid if job is not None else 0)
         if self.options.view != "processes" or not pid:
@@ -362,7 +359,7 @@ class WatchScreen(Screen[None]):
         if suffix == "json":
             text = exports.as_json(self.state, name)
         elif suffix == "svg":
-            text = self.app.export_screenshot(title=f"gpuwatch {name}")
+            text = exports.as_svg(self.app.export_screenshot(title=f"gpuwatch {name}"))
         else:
             text = plain(self.drawn(*self.lines.size))
         self._say(exports.write(Path.cwd(), name, suffix, text, datetime.now(tz=self.options.zone)))

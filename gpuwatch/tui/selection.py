@@ -6,12 +6,13 @@ Refuses: drawing, keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import NodeState
 from gpuwatch.model import Device, Diagnosis, ProcessInfo, Role, value_or
 from gpuwatch.tui.text import ASCII, UNICODE, Glyphs
@@ -61,7 +62,7 @@ class ViewOptions(Struct, frozen=True):
     question: str = ""
     """Waits for y or n."""
     said: str = ""
-    """What this screen itself has to say about the last key."""
+    """What this screen itself has to say about the last key; empty once the daemon has the word."""
     readonly: bool = False
     """No signal, no probe, no diagnosis: only look."""
 
@@ -124,13 +125,24 @@ def other_ranks(state: NodeState, job: Job) -> tuple[Job, ...]:
 def in_order(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices as lists show them: each GPU, then its MIG instances; an instance whose GPU is not there (a container
     that was given only the instance) has its own place."""
+    return tuple(device for whole in wholes(devices) for device in (whole, *parts_of(whole, devices)))
+
+
+def wholes(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Without the MIG instances whose GPU is there too: what it has is not counted twice."""
     uuids = {device.uuid for device in devices} - {""}
-    parts: dict[str, list[Device]] = {}
-    for device in devices:
-        if device.parent_uuid in uuids:
-            parts.setdefault(device.parent_uuid, []).append(device)
-    tops = (device for device in devices if device.parent_uuid not in uuids)
-    return tuple(device for top in tops for device in (top, *parts.get(top.uuid, ())))
+    return tuple(device for device in devices if device.parent_uuid not in uuids)
+
+
+def parts_of(gpu: Device, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The MIG instances of a GPU."""
+    return tuple(device for device in devices if gpu.uuid and device.parent_uuid == gpu.uuid)
+
+
+def first_shown(at: int, count: int, lines: int) -> int:
+    """The first of ``count`` entries on ``lines`` lines: the one ``at`` that is selected stands in the middle, except
+    near the ends."""
+    return min(max(0, at - lines // 2), max(0, count - lines))
 
 
 def selected_device(state: NodeState, options: ViewOptions) -> int | None:
@@ -177,16 +189,14 @@ def start_request(state: NodeState, options: ViewOptions, request_id: int) -> St
     return StartDiagnosis(request_id, pid=job.pid, device_index=job.device_indices[0] if job.device_indices else -1)
 
 
-def process_order(
-    state: NodeState, options: ViewOptions | None = None, rates: Mapping[int, float] | None = None
-) -> tuple[int, ...]:
+def process_order(state: NodeState, options: ViewOptions | None = None) -> tuple[int, ...]:
     """Pids in the order in which the process list shows them."""
     options = options or ViewOptions()
     pids = [
         pid for job in jobs(state) for pid in (job.pid, *(m.pid for m in job.members)) if _wanted(state, pid, options)
     ]
     if options.sort != "gpu":
-        pids.sort(key=lambda pid: -_weight(state, pid, options.sort, rates or {}))
+        pids.sort(key=lambda pid: -_weight(state, pid, options.sort))
     return tuple(pids)
 
 
@@ -198,7 +208,7 @@ def _wanted(state: NodeState, pid: int, options: ViewOptions) -> bool:
     return any(words in text.lower() for text in (str(pid), info.user, info.command, info.comm, str(info.container)))
 
 
-def _weight(state: NodeState, pid: int, sort: str, rates: Mapping[int, float]) -> float:
+def _weight(state: NodeState, pid: int, sort: str) -> float:
     """What is sorted by; a reading that is absent comes last."""
     sample = state.processes.get(pid)
     match sort:
@@ -207,17 +217,17 @@ def _weight(state: NodeState, pid: int, sort: str, rates: Mapping[int, float]) -
         case "rss":
             return value_or(sample.rss_bytes, -1) if sample is not None else -1
         case "read":
-            return rates.get(pid, -1)
+            return value_or(state.io_rates.get(pid, IoRate()).read_bytes_per_s, -1)
     held = [value_or(p.mem_used_bytes, -1) for s in state.devices.values() for p in s.processes if p.pid == pid]
     return sum(held) if held else -1
 
 
-def move(state: NodeState, options: ViewOptions, step: int, rates: Mapping[int, float] | None = None) -> ViewOptions:
+def move(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
     """The options after an arrow key: the next GPU, process or line, whichever the view lists."""
     if options.view in TEXTS:
         return replace(options, scroll=max(0, options.scroll + step))
     if options.view == "processes":
-        return _move_process(state, options, step, rates)
+        return _move_process(state, options, step)
     return _next_gpu(state, options, step)
 
 
@@ -242,8 +252,8 @@ def next_job(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
     return replace(options, pid=job.pid, device=job.device_indices[0] if job.device_indices else -1, scroll=0)
 
 
-def _move_process(state: NodeState, options: ViewOptions, step: int, rates: Mapping[int, float] | None) -> ViewOptions:
-    order = process_order(state, options, rates)
+def _move_process(state: NodeState, options: ViewOptions, step: int) -> ViewOptions:
+    order = process_order(state, options)
     if not order:
         return options
     current = selected_job(state, options)

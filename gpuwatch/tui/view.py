@@ -6,7 +6,7 @@ Refuses: textual, sockets, clocks (``now_ns`` is passed in), judging.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
 from msgspec.structs import replace
@@ -42,7 +42,6 @@ def screen(
     height: int,
     *,
     now_ns: int,
-    read_rates: Mapping[int, float] | None = None,
     hosts: Sequence[NodeState] = (),
 ) -> list[Row]:
     """The whole screen: exactly ``height`` rows of exactly ``width`` cells. ``now_ns`` is our monotonic clock."""
@@ -56,7 +55,7 @@ def screen(
         if options.view == "hosts":
             body = host_list.rows(hosts or (state,), options, width, room)[:room]
         else:
-            body = _body(state, options, width, room, read_rates or {})[:room]
+            body = _body(state, options, width, room)[:room]
         rows = [*head, *body, *[()] * (room - len(body)), _footer(state, options, width)]
     if options.ascii_only:
         rows = [as_ascii(row) for row in rows]
@@ -85,7 +84,7 @@ def clock_text(wall_ns: int, zone: tzinfo | None, pattern: str = "%H:%M:%S") -> 
     return datetime.fromtimestamp(wall_ns / 1e9, tz=zone).strftime(pattern) if wall_ns else ""
 
 
-def _body(state: NodeState, options: ViewOptions, width: int, room: int, read_rates: Mapping[int, float]) -> list[Row]:
+def _body(state: NodeState, options: ViewOptions, width: int, room: int) -> list[Row]:
     if options.view == "help":
         return help_rows(width, options.glyphs)[options.scroll :]
     if state.link is Link.INCOMPATIBLE:
@@ -95,7 +94,7 @@ def _body(state: NodeState, options: ViewOptions, width: int, room: int, read_ra
         return _message(title, state.detail or "waiting for its first answer", width, room, role="title")
     match options.view:
         case "processes":
-            rows = processes.rows(state, options, width, room, read_rates)
+            rows = processes.rows(state, options, width, room)
         case "diagnosis":
             rows = diagnosis.rows(state, options, width, room)[options.scroll :]
         case "events":
@@ -205,10 +204,9 @@ def _banners(state: NodeState, options: ViewOptions, width: int, now_ns: int) ->
         rows.append(fit(((f" find: {clean(options.find)}{mark}", "accent"), (hint, "dim")), width, glyphs))
     if options.question:
         rows.append(fit(((f" {glyphs.warning} {clean(options.question)}  y / n", "warn"),), width, glyphs))
-    if options.said and not options.hide_notice:
-        rows.append(fit(((f" {glyphs.arrow} {clean(options.said)}", "accent"),), width, glyphs))
-    if state.notice and not options.hide_notice:
-        rows.append(((f" {glyphs.arrow} {clean(state.notice)}", "accent"),))
+    said = options.said or state.notice
+    if said and not options.hide_notice:
+        rows.append(fit(((f" {glyphs.arrow} {clean(said)}", "accent"),), width, glyphs))
     return rows
 
 
@@ -217,7 +215,9 @@ def _recorded(state: NodeState, options: ViewOptions, width: int) -> Row:
     glyphs, source = options.glyphs, state.inventory.source
     parts = [clean(source.name)]
     if source.recorded_wall_ns:
-        parts.append("of " + clock_text(source.recorded_wall_ns, options.zone, "%Y-%m-%d %H:%M"))
+        # At 60 cells the position in the recording is worth more than its hour.
+        pattern = "%Y-%m-%d %H:%M" if width >= 80 else "%Y-%m-%d"
+        parts.append("of " + clock_text(source.recorded_wall_ns, options.zone, pattern))
     if state.replay is not None and not source.ended:
         at_s = max(0.0, (state.tick_mono_ns - state.replay.start_mono_ns) / 1e9)
         parts.append(f"{_minutes(at_s)}/{_minutes(state.replay.duration_s)}")

@@ -8,12 +8,12 @@ Textual has no cell difference of its own: ``refresh()`` sends the whole widget,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -32,8 +32,11 @@ class Lines(Widget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"role--{role}" for role in (*ROLES, "selected")}
     can_focus = False
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[int, int], Sequence[Row]]) -> None:
+        """``draw``: the rows for a width and a height."""
         super().__init__()
+        self._draw = draw
+        self._drawn_size = Size(0, 0)
         self._rows: list[Row] = []
         self._strips: list[Strip | None] = []
         """None: to be built when it is drawn."""
@@ -41,6 +44,8 @@ class Lines(Widget):
 
     def show(self, rows: Sequence[Row]) -> None:
         """Draw these rows; only the changed cells of a changed row are sent to the terminal."""
+        if self._drawn_size != self.size:
+            self._drawn_size, self._strips = self.size, []
         regions: list[Region] = []
         strips = self._strips[: len(rows)]
         for y, row in enumerate(rows):
@@ -58,7 +63,11 @@ class Lines(Widget):
             self.refresh(*regions)
 
     def render_line(self, y: int) -> Strip:
-        """One line of the last ``show``."""
+        """One line of the last ``show``; in a new size the screen is drawn at once, so no frame is blank or stale."""
+        if self._drawn_size != self.size:
+            self._drawn_size = self.size
+            self._rows = list(self._draw(*self.size))
+            self._strips = [None] * len(self._rows)
         if y >= len(self._strips):
             return Strip.blank(self.size.width, self._style("text"))
         strip = self._strips[y]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 from pathlib import Path
 
+import msgspec
 import pytest
 from diagnose import builders as b
 
 from gpuwatch.errors import RecordingError
-from gpuwatch.model import Inventory, Observation, SourceKind
+from gpuwatch.model import DeviceSample, Inventory, Observation, SourceKind
 from gpuwatch.replay.format import Writer
 from gpuwatch.replay.player import ReplaySource, load
 
@@ -64,6 +65,18 @@ def test_ages_are_in_the_time_of_the_recording(path: Path) -> None:
     assert source.now_ns() - start == 4 * 10**9
     now[0] = 10**12
     assert source.now_ns() == max(t for t in b.times()), "it stands at the end"
+
+
+def test_nobody_waits_for_the_second_that_the_recorder_took_to_its_first_gpu(tmp_path: Path) -> None:
+    host, gpu = b.host(), b.gpu([50.0])
+    late = [msgspec.structs.replace(s, mono_ns=s.mono_ns + 3600 * 10**9) for s in gpu if isinstance(s, DeviceSample)]
+    source = ReplaySource(write(tmp_path / "late.gwrec", [b.inventory(), *host, *late]), clock=lambda: 0)
+    seen: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+    source.start(seen.put)
+    while not isinstance(seen.get(timeout=10), DeviceSample):
+        pass
+    source.stop()
+    assert source.now_ns() == late[0].mono_ns, "the clock of our machine stood still"
 
 
 def test_stopping_in_the_middle_does_not_wait_for_the_rest(path: Path) -> None:

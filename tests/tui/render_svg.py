@@ -22,6 +22,7 @@ async def render(state_name: str, view_name: str, size: tuple[int, int]) -> str:
     from tui_states import NOW_NS, STATES
 
     from gpuwatch.tui.app import WatchApp
+    from gpuwatch.tui.exports import as_svg
     from gpuwatch.tui.selection import ViewOptions
 
     feed = ScriptedFeed(STATES[state_name])
@@ -31,7 +32,7 @@ async def render(state_name: str, view_name: str, size: tuple[int, int]) -> str:
             await pilot.pause(0.02)
         app.watch_screen.paint()
         await pilot.pause(0.1)
-        return app.export_screenshot(title="gpuwatch")
+        return as_svg(app.export_screenshot(title="gpuwatch"))
 
 
 def main() -> int:

@@ -28,13 +28,14 @@ COLOR = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38|48)(
 class Terminal:
     """The parent's end of the pseudo-terminal and of the control pipe."""
 
-    def __init__(self, mode: str, size: tuple[int, int], environ: dict[str, str]) -> None:
+    def __init__(self, program: tuple[str, ...], size: tuple[int, int], environ: dict[str, str]) -> None:
+        """``program``: arguments of Python, before the number of the control pipe."""
         self.master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         control, self.control = os.pipe()
         clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLORTERM", "TEXTUAL_COLOR_SYSTEM")}
         self.child = subprocess.Popen(
-            [sys.executable, str(CHILD), mode, str(control)],
+            [sys.executable, *program, str(control)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -90,7 +91,15 @@ class Terminal:
 
 @contextmanager
 def terminal(mode: str, size: tuple[int, int] = (80, 24), environ: dict[str, str] | None = None) -> Iterator[Terminal]:
-    opened = Terminal(mode, size, environ or {})
+    with terminal_of(str(CHILD), mode, size=size, environ=environ) as opened:
+        yield opened
+
+
+@contextmanager
+def terminal_of(
+    *program: str, size: tuple[int, int] = (80, 24), environ: dict[str, str] | None = None
+) -> Iterator[Terminal]:
+    opened = Terminal(program, size, environ or {})
     try:
         yield opened
     finally:
@@ -177,3 +186,33 @@ def test_sigterm_gives_the_terminal_back() -> None:
         tty.child.send_signal(signal.SIGTERM)
         assert tty.wait() == 128 + signal.SIGTERM
         assert LEAVES_ALTERNATE_SCREEN in tty.output
+
+
+def test_sigint_is_not_success() -> None:
+    with terminal("ticks") as tty:
+        tty.read_until(b"17:20:31")
+        tty.child.send_signal(signal.SIGINT)
+        assert tty.wait() == 128 + signal.SIGINT
+        assert LEAVES_ALTERNATE_SCREEN in tty.output
+
+
+def test_a_terminal_that_goes_away_without_a_signal_leaves_nobody_behind() -> None:
+    """It is not the child's controlling terminal, so there is no SIGHUP: Textual then took a whole core, for ever."""
+    tty = Terminal((str(CHILD), "ticks"), (80, 24), {})
+    try:
+        tty.read_until(b"17:20:31")
+        os.close(tty.master)
+        assert tty.child.wait(timeout=20) == 128 + signal.SIGHUP
+    finally:
+        tty.child.kill()
+        tty.child.wait()
+        os.close(tty.control)
+
+
+def test_an_encoding_without_braille_does_not_end_the_screen() -> None:
+    with terminal("ticks", environ={"PYTHONIOENCODING": "latin-1"}) as tty:
+        tty.read_until(b"17:20:31")
+        tty.tick()
+        tty.read_until(b"\x1b[1;79H")
+        tty.press("q")
+        assert tty.wait() == 0

@@ -21,6 +21,7 @@ from textual.worker import WorkerFailed
 from tui_feed import ScriptedFeed
 from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live, node
 
+from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import NodeState
 from gpuwatch.errors import UnavailableError
 from gpuwatch.tui.app import StateChanged, WatchApp
@@ -28,6 +29,7 @@ from gpuwatch.tui.compositor import ExactUpdate
 from gpuwatch.tui.exports import write
 from gpuwatch.tui.help import KEYS
 from gpuwatch.tui.selection import ViewOptions
+from gpuwatch.tui.terminal import StandardOutput
 from gpuwatch.tui.text import plain
 from gpuwatch.tui.themes import Palette, palette
 from gpuwatch.verdict.probe_run import PROBES
@@ -77,6 +79,19 @@ def test_first_frame_does_not_wait_for_the_daemon() -> None:
             assert feed.steps == 0
             opening.set()
             await until(pilot, lambda: "num_workers" in text_of(app))
+
+    asyncio.run(scenario())
+
+
+def test_the_first_readings_are_painted_when_they_come_and_not_half_a_second_later() -> None:
+    waiting = STATES["waiting"]
+
+    async def scenario() -> None:
+        app, _ = application(waiting)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: "waiting" in text_of(app))
+            app.on_state_changed(StateChanged(live(2)))
+            assert "178/700" in text_of(app)
 
     asyncio.run(scenario())
 
@@ -167,6 +182,31 @@ def test_pause_holds_the_screen_and_says_so() -> None:
             assert "17:20:31" in text_of(app)
             await pilot.press("space")
             assert "PAUSED" not in text_of(app)
+
+    asyncio.run(scenario())
+
+
+class Stalled(StandardOutput):
+    """A terminal to which the last frame is still on its way."""
+
+    behind = True
+
+    def gone(self) -> bool:
+        return False
+
+
+def test_a_link_that_stalls_gets_the_newest_screen_and_not_all_that_it_missed() -> None:
+    async def scenario() -> None:
+        app, _ = application(live(1))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: "Verdict" in text_of(app))
+            driver, app._driver = app._driver, Stalled.__new__(Stalled)
+            app.watch_screen.take(replace(live(1), tick_wall_ns=live(1).tick_wall_ns + SECOND))
+            app._tick()
+            app._driver = driver
+            assert "17:20:31" in text_of(app)
+            app._tick()
+            assert "17:20:32" in text_of(app)
 
     asyncio.run(scenario())
 
@@ -333,6 +373,42 @@ def test_the_process_list_is_sorted_by_what_the_person_wants() -> None:
     assert order[0].endswith("11242"), "the job with most GPU memory first"
 
 
+def test_the_answer_to_one_key_does_not_stay_beside_that_to_the_next() -> None:
+    async def scenario() -> None:
+        app, feed = application(live(1))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.watch_screen.state.inventory is not None)
+            feed.script = [replace(live(1), notice="diagnosing pid 4242")]
+            feed.steps = 0
+            await until(pilot, lambda: "→ diagnosing pid 4242" in text_of(app))
+            await pilot.press("T")
+            assert "→ signals are sent from the process list" in text_of(app)
+            assert "→ diagnosing pid 4242" not in text_of(app)
+            feed.script = [replace(live(1), notice="busy: a diagnosis is under way")]
+            feed.steps = 0
+            await until(pilot, lambda: "→ busy" in text_of(app))
+            assert "→ signals are sent" not in text_of(app)
+
+    asyncio.run(scenario())
+
+
+def test_a_held_list_keeps_its_order_while_others_begin_to_read() -> None:
+    held = replace(live(1), io_rates={MAIN: IoRate(2_000.0, 0.0), MAIN + 1: IoRate(1_000.0, 0.0)})
+    later = replace(held, io_rates={MAIN + 1: IoRate(9_000.0, 0.0)}, tick_mono_ns=NOW_NS + SECOND)
+
+    async def scenario() -> None:
+        app, _ = application(held)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.watch_screen.state.inventory is not None)
+            await pilot.press("3", "s", "s", "s", "s", "space")
+            assert "by read rate" in text_of(app)
+            app.watch_screen.take(later)
+            app.watch_screen.paint()
+            assert text_of(app).index(f"{MAIN} ada") < text_of(app).index(f"{MAIN + 1} ada")
+
+    asyncio.run(scenario())
+
+
 def test_a_followed_process_stays_selected_when_the_order_changes() -> None:
     app, _ = watching(live(8))
     seen_after(app, ["3", "j", "f", "s"], "following")
@@ -462,6 +538,7 @@ def test_the_svg_is_of_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asyncio.run(scenario())
     (path,) = tmp_path.iterdir()
     assert "num_workers" in path.read_text()
+    assert 'url("http' not in path.read_text(), "a viewer would fetch it from the net"
 
 
 def test_every_key_has_a_name_in_the_palette() -> None:

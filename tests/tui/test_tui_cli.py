@@ -106,7 +106,7 @@ def test_a_damaged_recording_is_printed_with_partial_only(tmp_path: Path, capsys
     assert "BUSY" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("which", ["stdin", "stdout"])
+@pytest.mark.parametrize("which", ["stdin", "stdout", "TERM=dumb"])
 def test_a_screen_needs_a_terminal_at_both_ends(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stream:
         def __init__(self, tty: bool) -> None:
@@ -127,6 +127,7 @@ def test_a_screen_needs_a_terminal_at_both_ends(which: str, monkeypatch: pytest.
         asked.append((recording, connect))
         return 0
 
+    monkeypatch.setenv("TERM", "dumb" if which == "TERM=dumb" else "xterm-256color")
     monkeypatch.setattr("sys.stdin", Stream(which != "stdin"))
     monkeypatch.setattr("sys.stdout", Stream(which != "stdout"))
     monkeypatch.setattr(cli, "_as_text", as_text)
@@ -161,4 +162,5 @@ def test_textual_reads_a_quiet_environment(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, "before")
     cli._set_textual_environment("16")
     assert os.environ["TEXTUAL_ANIMATIONS"] == "none"
+    assert os.environ["TEXTUAL_FPS"] == "30"
     assert os.environ["TEXTUAL_COLOR_SYSTEM"] == "standard"

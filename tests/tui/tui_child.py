@@ -15,7 +15,7 @@ import sys
 from datetime import UTC
 from pathlib import Path
 
-os.environ |= {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "15", "TEXTUAL_SMOOTH_SCROLL": "0"}
+os.environ |= {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "30", "TEXTUAL_SMOOTH_SCROLL": "0"}
 sys.path.insert(0, str(Path(__file__).parent))
 
 from msgspec.structs import replace

@@ -112,7 +112,7 @@ def children_of(pid: int) -> list[int]:
 def ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # The latter when it ends between open and read.
         return True
 
 

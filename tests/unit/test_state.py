@@ -219,6 +219,16 @@ def test_a_lost_daemon_is_an_event_at_our_own_time_and_events_outlive_it() -> No
     assert len(back.events) == len(state.events) + 1
 
 
+def test_the_first_event_has_a_time_although_the_daemon_had_read_nothing_yet() -> None:
+    """As of every daemon that the screen starts itself."""
+    empty = wire.Snapshot(1, 7, 10, wire.PROTOCOL, INVENTORY, None, (), (), ())
+    state = from_snapshot(connecting("ipc:///x"), empty, 0)
+    assert [event.wall_ns for event in state.events] == [0]
+    state = fold(state, tick(11, 101 * S, DeviceSample(0, 101 * S)), S)
+    assert [event.wall_ns for event in state.events] == [101 * S]
+    assert opened_ns(state) == 101 * S
+
+
 def test_events_are_bounded() -> None:
     state = live()
     for n in range(KEEP_EVENTS + 20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC
 from pathlib import Path
@@ -14,13 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tui"))
 from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live
 
 from gpuwatch.client.rates import IoRate
-from gpuwatch.model import Absent, AccountShare, Reason
+from gpuwatch.model import Absent, AccountShare, EvidenceRow, Reason
 from gpuwatch.tui import columns, diagnosis, facts, series
 from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.account import over_time
 from gpuwatch.tui.account import rows as account_rows
 from gpuwatch.tui.help import KEYS, help_rows
-from gpuwatch.tui.processes import read_rates
 from gpuwatch.tui.selection import ViewOptions, jobs, move, next_job, process_order, start_request
 from gpuwatch.tui.text import (
     ASCII,
@@ -233,9 +233,8 @@ def test_the_selected_gpu_of_sixteen_is_in_sight() -> None:
 
 def test_a_list_by_read_rate_has_the_heaviest_reader_first_and_those_that_are_unknown_last() -> None:
     state = replace(live(1), io_rates={MAIN + 1: IoRate(3_000.0, 0.0)})
-    assert read_rates(state) == {MAIN + 1: 3_000.0}
     options = ViewOptions(view="processes", sort="read")
-    assert process_order(state, options, read_rates(state))[0] == MAIN + 1
+    assert process_order(state, options)[0] == MAIN + 1
 
 
 # --------------------------------------------------------------------------- text
@@ -311,6 +310,51 @@ def test_a_daemon_too_old_for_history_is_said() -> None:
     state = replace(live(1), past_refusal="not a gpuwatch request: unknown tag")
     text = plain(screen(state, ViewOptions(view="gpu", window_s=3600), 80, 24, now_ns=NOW_NS))
     assert "unknown tag" in text
+
+
+def test_a_divided_gpu_is_not_counted_again_for_each_of_its_instances() -> None:
+    text = plain(host_list.rows((STATES["mig_tree"],), ViewOptions(view="hosts"), 120, 10))
+    assert " 43/282 " in text, "13.4 + 29.4 GiB of two cards"
+    assert "781 W" in text
+    assert re.search(r"● live +2 ", text), "two GPUs"
+
+
+def test_what_a_host_loses_is_told_before_words_that_a_narrow_screen_cuts() -> None:
+    text = plain(host_list.rows(fleet(), ViewOptions(view="hosts"), 80, 12))
+    assert "✖ 88 % loader_too_few" in text
+    assert "▲ driver not loaded" in text
+
+
+def test_a_long_word_among_the_evidence_does_not_push_the_sources_off_the_screen() -> None:
+    state = STATES["live1"]
+    found = state.diagnoses[0]
+    place = EvidenceRow(
+        "workers' time goes to", "/home/ada/project/resnet/train.py:37 __getitem__", "", "stack samples"
+    )
+    verdict = replace(found.verdict, evidence=(*found.verdict.evidence, place))
+    state = replace(state, diagnoses=(replace(found, findings=(verdict,)),))
+    text = plain(screen(state, ViewOptions(view="diagnosis"), 80, 45, now_ns=NOW_NS))
+    assert "stack samples (n=48), over 5.0 s" in text
+    assert "train.py:37 __getitem__  stack samples" in text
+
+
+def test_hosts_of_one_name_are_told_apart_by_where_they_are() -> None:
+    first, second = (replace(live(1), endpoint=f"ssh://gpu{n}") for n in (1, 2))
+    text = plain(host_list.rows((first, second), ViewOptions(view="hosts"), 80, 10))
+    assert "ssh://gpu1 " in text
+    assert "ssh://gpu2 " in text
+
+
+def test_values_of_a_lost_host_do_not_look_like_readings() -> None:
+    rows = host_list.rows((STATES["lost"],), ViewOptions(view="hosts", find=""), 120, 10)
+    assert {role.removesuffix("@selected") for text, role in rows[-1] if "52" in text or "781" in text} == {"dim"}
+
+
+def test_a_gpu_whose_instances_have_the_processes_is_told_so() -> None:
+    assert "GPU 0: its MIG instances have the processes" in plain(drawn("mig_tree"))
+    text = plain(drawn("mig_tree", view="processes"))
+    assert "process 0" not in text
+    assert "GPU 0: its MIG instances have the processes" in text
 
 
 def test_hosts_without_contact_come_before_those_with_findings() -> None:
