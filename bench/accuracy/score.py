@@ -40,6 +40,8 @@ class Scored(Struct, frozen=True):
     """By growing prefixes of the recording, in seconds."""
     advised_rate: float | None
     best_rate: float | None
+    bound: float
+    """The most that following the first advice can gain, as the verdict says."""
     advised_workers: int
     """The worker count that the first advice names; 0 when it names none."""
     peer_answers: dict[str, peers.Answer]
@@ -101,6 +103,7 @@ def score(run: Run) -> Scored:
         answers=tuple(growing(observations, pid, found.standing)),
         advised_rate=advised,
         best_rate=best,
+        bound=diagnosis.verdict.gain_max,
         advised_workers=workers,
         peer_answers={name: rule(read) for name, rule in peers.PEERS.items()},
     )
@@ -178,6 +181,8 @@ class Summary(Struct, frozen=True):
     slowdown: float | None
     """Median loss of speed while being recorded, as a share."""
     slowdown_runs: int
+    bounds: tuple[float, ...]
+    """Of right verdicts: the bound on the gain over the gain of the label's own repair."""
     peer_right: dict[str, float]
     peer_alarms: dict[str, int]
 
@@ -224,6 +229,7 @@ def summary(scored: Sequence[Scored]) -> Summary:
         advice_unknown=sum(s.advised_rate is None and s.best_rate is not None for s in causes),
         slowdown=median(slowdowns) if slowdowns else None,
         slowdown_runs=len(slowdowns),
+        bounds=tuple(s.bound / gain for s in causes if s.answer == s.truth and (gain := _finite(s.label.gain))),
         several_f1=fmean(metrics.set_f1(s.run.causes, s.named) for s in several) if several else None,
         peer_right={
             name: fmean(_may_be(s, name) for s in single) if single else 0.0 for name in peers.PEERS
@@ -232,6 +238,11 @@ def summary(scored: Sequence[Scored]) -> Summary:
             name: sum(bool(s.peer_answers[name].may_mean - {HEALTHY}) for s in quiet) for name in peers.PEERS
         },
     )  # fmt: skip
+
+
+def _finite(gain: float | None) -> float:
+    """0 where nothing was measured, or the job stood still."""
+    return gain if gain is not None and gain != float("inf") else 0.0
 
 
 def _may_be(scored: Scored, peer: str) -> bool:

@@ -91,7 +91,10 @@ def _bandwidth(case: Case) -> Finding | None:
         "memory_bandwidth_bound",
         f"The GPU works at the limit of its memory ({share_text(dram)} of the bandwidth), not of its arithmetic.",
         0.0,
-        Bound(1.0, "the GPU is not idle; what fewer bytes give cannot be told from outside"),
+        Bound(
+            gain_bound(min(1.0, dram / t.DRAM_REACHED)),
+            "what waits for memory takes no time; how much of it fusing saves cannot be told from outside",
+        ),
         severity=Severity.INFO,
         remedy="Fuse elementwise operations (torch.compile, fused optimizers and norms), use bf16 and in-place "
         "operations: fewer bytes is the only way to go faster.",
@@ -110,7 +113,10 @@ def _tensor(case: Case) -> Finding | None:
         "tensor_cores_unused",
         f"The FP32 units work {share_text(fp32)} of the time and the tensor cores {share_text(tensor)}.",
         0.0,
-        Bound(1.0, "the GPU is not idle; what tensor cores give depends on the share of matrix products"),
+        Bound(
+            gain_bound(min(1.0, fp32 / t.FP32_REACHED) * (1.0 - 1.0 / t.TENSOR_OVER_FP32)),
+            f"all FP32 work is matrix products and runs {t.TENSOR_OVER_FP32:.0f} times as fast on tensor cores",
+        ),
         severity=Severity.WARNING,
         remedy='torch.autocast("cuda", dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high") for TF32.',
         confidence=Confidence.MEDIUM,

@@ -172,7 +172,7 @@ def _with_verdict(case: Case, found: list[Finding], costly: list[Finding]) -> li
         return found
     gaps = sum(f.lost_share for f in found if f.cause == "launch_bound")
     if lost - gaps < t.HEALTHY_LOST_BELOW:
-        return [_healthy(case, lost), *found] if gaps else found or [_healthy(case, lost)]
+        return [_healthy(case, lost, gaps), *found] if gaps else found or [_healthy(case, lost)]
     return [_unattributed(case, lost), *found]
 
 
@@ -189,11 +189,12 @@ def _standing(finding_: Finding, standing: Standing) -> Finding:
     return msgspec.structs.replace(finding_, standing=standing)
 
 
-def _healthy(case: Case, lost: float) -> Finding:
+def _healthy(case: Case, lost: float, gaps: float = 0.0) -> Finding:
     e = case.evidence
+    rest = f"the gaps between its kernels are {share_text(gaps)}" if gaps else "nothing on the host holds it up"
     return finding(
         "healthy",
-        f"The GPU is busy {share_text(case.busy)} of the time; nothing on the host holds it up.",
+        f"The GPU is busy {share_text(case.busy)} of the time; {rest}.",
         lost,
         Bound(gain_bound(lost), "the GPU never idles"),
         severity=Severity.INFO,

@@ -94,6 +94,12 @@ TENSOR_UNUSED = 0.25
 fast); bf16 jobs read 5 to 20 times as much tensor as FP32."""
 FP32_HEAVY = 0.25
 """fp32 GEMM reads 77 % on the FP32 pipe, bf16 ResNet-50 3 %."""
+DRAM_REACHED = 0.88
+"""A copy reads 88 % DRAM activity: more there is not (H200)."""
+FP32_REACHED = 0.77
+"""A matrix product in fp32 reads 77 % on the FP32 pipe (H200)."""
+TENSOR_OVER_FP32 = 15.0
+"""bf16 on tensor cores over fp32 without: 989 and 67 TFLOP/s (H100 and H200 data sheets)."""
 THROTTLED_WINDOWS = 0.10
 LINK_DEGRADED = 0.6
 """A generation less or half the lanes is half the speed; between that and full speed there is nothing."""
