@@ -34,6 +34,10 @@ MIN_SECONDS, MAX_SECONDS = 4.0, 600.0
 @click.option(
     "--watch", "again", is_flag=True, help="Go on until interrupted: a line per window, all of it on a change."
 )
+@click.option(
+    "--json-schema", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, _p, asked: _schema(c, asked),
+    help="Print the JSON Schema of --json and stop.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (schema gpuwatch.diagnose/1).")
 @click.option("--markdown", is_flag=True, help="Markdown, for a ticket.")
 def command(
@@ -171,6 +175,15 @@ def _progress(subject: Subject) -> Callable[[float, float], None] | None:
         click.echo(f"\r\033[Kwatching {who}: {done:.0f} of {total:.0f} s", nl=False, err=True)
 
     return show
+
+
+def _schema(context: click.Context, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        from gpuwatch.export.json_schema import diagnose_schema
+        from gpuwatch.export.jsonable import dumps
+
+        click.echo(dumps(diagnose_schema()))
+        context.exit()
 
 
 def _print(diagnoses: Sequence[Diagnosis], devices: tuple[Device, ...], *, as_json: bool, markdown: bool) -> None:

@@ -25,7 +25,8 @@ from gpuwatch.model import Absent, ClocksEvent, Reason
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
-_BITS = "clocks_event_reasons"
+BITS = "clocks_event_reasons"
+"""The field beside which the names of its bits stand."""
 
 
 def jsonable(value: object) -> Json:
@@ -86,6 +87,6 @@ def _struct(value: Struct) -> Json:
     for field in fields(value):
         reading = getattr(value, field.name)
         shown[field.name] = jsonable(reading)
-        if field.name == _BITS and isinstance(reading, int):
+        if field.name == BITS and isinstance(reading, int):
             shown["clocks_event_names"] = list[Json](clocks_event_names(reading))
     return shown
