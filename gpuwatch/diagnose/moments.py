@@ -6,8 +6,6 @@ say about it that its own stack cannot. Refuses: sums over the window (account.p
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -27,8 +25,8 @@ from gpuwatch.diagnose.frames import (
     outside_modules,
     phase_of,
 )
-from gpuwatch.diagnose.gpu_windows import GpuWindow
 from gpuwatch.diagnose.steps import fetches, in_next, named
+from gpuwatch.diagnose.timeline import Timeline, lag_ns
 from gpuwatch.model import ThreadStack
 
 WHOLE_WINDOW_NS = 80_000_000
@@ -59,22 +57,24 @@ class Moment(Struct, frozen=True):
 
 def moments(evidence: Evidence) -> list[Moment]:
     """The driving thread's samples that a GPM window covers. Several devices: the mean of their windows."""
-    by_device: dict[int, list[GpuWindow]] = defaultdict(list)
-    for window in evidence.windows:
-        by_device[window.device_index].append(window)
-    ends = {index: [w.end_ns for w in windows] for index, windows in by_device.items()}
     ceiling = pinned_ceiling(evidence)
+    sampled = [
+        (stack, thread, classify(thread, evidence.source))
+        for stack in evidence.main_stacks
+        if (thread := driving_thread(stack.pid, stack.threads)) is not None
+    ]
+    fed = [(stack.mono_ns, phase_of(thread.frames) is not Phase.NONE) for stack, thread, _ in sampled]
+    timeline = Timeline(evidence.windows, lag_ns(evidence.windows, fed))
     found = []
-    for stack in evidence.main_stacks:
-        thread = driving_thread(stack.pid, stack.threads)
-        covering = [w for i, ws in by_device.items() if (w := _covering(ws, ends[i], stack.mono_ns)) is not None]
-        if thread is None or not covering:
+    for stack, thread, seen in sampled:
+        covering = timeline.at(stack.mono_ns)
+        if not covering:
             continue
         rx = [w.rx_bytes_per_s for w in covering if w.rx_bytes_per_s is not None]
         tx = [w.tx_bytes_per_s for w in covering if w.tx_bytes_per_s is not None]
         phase = phase_of(thread.frames)
         moment = Moment(
-            doing=_of_process(classify(thread, evidence.source), phase, thread, stack.threads),
+            doing=_of_process(seen, phase, thread, stack.threads),
             busy=sum(w.busy for w in covering) / len(covering),
             rx_bytes_per_s=max(rx, default=None),
             tx_bytes_per_s=max(tx, default=None),
@@ -141,16 +141,6 @@ def _of_process(doing: Doing, phase: Phase, thread: ThreadStack, threads: Sequen
     if phase is Phase.BACKWARD and any(other.active and compiles(other.frames) for other in threads if other != thread):
         return Doing(Activity.COMPILING, doing.where)
     return doing
-
-
-def _covering(windows: Sequence[GpuWindow], ends: Sequence[int], instant_ns: int) -> GpuWindow | None:
-    """The window that saw this instant: GPM's counters are late."""
-    if windows and not windows[0].proxy:
-        instant_ns += t.GPM_LAG_NS
-    place = bisect_left(ends, instant_ns)
-    if place < len(windows) and windows[place].start_ns <= instant_ns:
-        return windows[place]
-    return None
 
 
 def _with_counters(moment: Moment, ceiling: float, *, line_known: bool, held_up: bool = False) -> Moment:

@@ -76,9 +76,11 @@ def step_times(reports: Sequence[StepReport], start_ns: int, end_ns: int) -> Ste
         return found
     waits_ns = sum(float(r.wait_ns) for r in watched if not isinstance(r.wait_ns, Absent))
     longest_ns = max((float(r.wait_max_ns) for r in watched if not isinstance(r.wait_max_ns, Absent)), default=0.0)
+    told_ns = max(r.mono_ns for r in watched) - min(r.mono_ns - r.span_ns for r in watched)
     return msgspec.structs.replace(
         found,
-        wait_s=waits_ns / steps / 1e9,
+        # By time and not by count: the reports of the waits and those of the steps need not end together.
+        wait_s=waits_ns / told_ns * found.step_s if told_ns else NOT_READ,
         wait_max_s=longest_ns / 1e9,
         wait_share=_share(watched, start_ns, end_ns),
     )

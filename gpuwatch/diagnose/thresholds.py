@@ -70,6 +70,13 @@ GPM_LAG_NS = 110_000_000
 """GPM counters arrive late: what a window says happened about this long before. H200, driver 580: in 18 recordings of
 jobs that alternate between GPU work and something else, the correlation of what the thread did with ``busy`` is
 largest (0.6 to 0.97) at 60 to 140 ms and mostly below 0.3 without the shift."""
+GPM_LAGS_NS = (0, 60_000_000, 170_000_000, 240_000_000, 320_000_000, 500_000_000)
+"""Other lags that a job may show; other drivers and cards have not been measured."""
+LAG_SEEN = 0.15
+"""Share of the samples that the rarer kind must have: an edge of the window shifts into agreement with anything."""
+LAG_AGREES = 0.6
+LAG_AGREES_BETTER = 0.2
+"""Than the known one. Of 71 recordings with the known lag none shows another by this much."""
 
 LAUNCH_NAMED_FROM = 0.25
 """Below this the gaps between kernels are those of a job that keeps its GPU busy from eager mode, and told as a note.

@@ -200,7 +200,8 @@ def raw_request(path: Path, *frames: bytes) -> wire.Reply:
     [(b"",), (b"\xff\x00garbage",), (b"\x81\xa4type\xa5nukes",), (b"a", b"b"), (wire.encode(wire.Goodbye(1, 2)),)],
 )
 def test_garbage_is_refused_in_one_line_and_the_daemon_goes_on(frames: tuple[bytes, ...]) -> None:
-    with runtime_dir() as path, serving(ScriptedSource(), path):
+    with runtime_dir() as path, serving(ScriptedSource(), path), Connection(str(path)) as client:
+        until(client, lambda s: s.link is Link.LIVE)
         reply = raw_request(path, *frames)
         assert isinstance(reply, wire.Refused)
         assert reply.request_id == 0

@@ -69,6 +69,22 @@ def test_what_the_gpu_did_is_charged_to_what_the_job_did_then_and_not_a_tenth_of
     assert shares["launching"] < 0.05
 
 
+@pytest.mark.parametrize("lag_ms", [0, 240])
+def test_counters_of_another_lag_are_joined_by_what_the_job_itself_shows(lag_ms: int) -> None:
+    """Other drivers may be faster or slower; a job that alternates tells."""
+    saving = (Frame("save", LIB + "torch/serialization.py", 960), Frame("keep", "/home/ann/fit.py", 70), *MAIN)
+    busy, kinds = [0.0] * 3 + [95.0] * 6, [(saving, True)] * 3 + [(BACKWARD, True)] * 6
+    moved: list[Observation] = [
+        msgspec.structs.replace(s, mono_ns=s.mono_ns - t.GPM_LAG_NS + lag_ms * 1_000_000)
+        for s in b.gpu(busy)
+        if isinstance(s, DeviceSample)
+    ]
+    d = judged(moved, b.ticks(b.process(PID, 1.0)), b.host(), b.stacks(kinds))
+    shares = {s.activity: s.share for s in d.account}
+    assert shares["checkpointing"] == pytest.approx(1 / 3, abs=0.04)
+    assert shares.get("launching", 0.0) < 0.06
+
+
 # ---------------------------------------------------------------- compilation
 
 
