@@ -20,7 +20,11 @@ def find(case: Case, account: Account) -> list[Finding]:
 
 
 def _allocating(case: Case, account: Account) -> Finding | None:
-    lost = account.lost_in(Activity.ALLOCATING)
+    lost = max(
+        account.lost_in(Activity.ALLOCATING),
+        min(t.ASKED_AGAIN * account.held_in(Activity.ALLOCATING),
+            account.lost_in(Activity.ALLOCATING, Activity.LAUNCHING)),
+    )  # fmt: skip
     if lost < t.NAMED_FROM:
         return None
     e = case.evidence
