@@ -141,6 +141,18 @@ def _notes(view: NodeView) -> Iterator[str]:
             told.setdefault(note, []).append(device.index)
     for note, indices in told.items():
         yield f"GPU {units.ranges_text(indices)}: {note}"
+    for part in view.inventory.unwatched or ():
+        yield f"not watched: {part.part}: {reason_text(part.absent)}"
+    yield from _foreign_pids(view)
+
+
+def _foreign_pids(view: NodeView) -> Iterator[str]:
+    """In a container NVML may list the host's pids: they look like ours and are not."""
+    listed = {process.pid for sample in view.devices.values() for process in sample.processes}
+    unknown = len(listed - view.infos.keys())
+    if unknown and view.inventory.node.containerised:
+        yield f"{unknown} of {len(listed)} listed processes are not in this container: such a pid may be the host's;"
+        yield "  run gpuwatch on the host, or the container with --pid=host, to see who they are"
 
 
 def _device_notes(sample: DeviceSample, age_s: float) -> Iterator[str]:

@@ -8,6 +8,7 @@ import json
 import types
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 from msgspec import Struct
 
@@ -30,7 +31,7 @@ def example_of(hint: Any) -> Any:
     """Some value of this annotation, with Structs filled and collections not empty."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return example_of(next(arg for arg in args if arg is not types.NoneType))
+        return example_of(next(arg for arg in args if arg not in (types.NoneType, msgspec.UnsetType)))
     if origin is tuple:
         return tuple(example_of(arg) for arg in args if arg is not Ellipsis)
     if origin is dict:
