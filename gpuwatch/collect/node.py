@@ -48,6 +48,7 @@ SURVEY_S: Final = 5.0
 EVENTS: Final = "XIDs and other events"
 FOCUS_DEVICE_PERIOD_S: Final = 0.1
 FOCUS_HOST_PERIOD_S: Final = 0.25
+"""The host and the processes are read no more often than that: at 10 Hz they would cost more than all GPU readings."""
 _STOP_S: Final = 1.5
 _CLOSE_S: Final = 0.4
 
@@ -97,7 +98,8 @@ class NodeSource:
         self._emit: Emit = _nowhere
         self._stopping = threading.Event()
         self._opened: queue.SimpleQueue[Opened | None] = queue.SimpleQueue()
-        self._host = HostSampler(host, processes, self.roots, self._deliver, period_s=period_s, clock=clock)
+        self._host_period_s = max(period_s, FOCUS_HOST_PERIOD_S)
+        self._host = HostSampler(host, processes, self.roots, self._deliver, period_s=self._host_period_s, clock=clock)
         self._lock = threading.Lock()
         self._gpus = GpuThreads(self._on_sample, period_s, retry_s, clock)
         self._gpus.more = self._deliver
@@ -360,7 +362,7 @@ class NodeSource:
         self._gpus.set_demand(self._low_demand and self._focus is None)
         for sampler in self._gpus.samplers:
             sampler.set_period(self._rate(sampler.index))
-        self._host.set_period(FOCUS_HOST_PERIOD_S if self._focus is not None else self._period_s)
+        self._host.set_period(FOCUS_HOST_PERIOD_S if self._focus is not None else self._host_period_s)
 
     def _launch(self, thread: threading.Thread) -> None:
         with self._lock:

@@ -132,7 +132,7 @@ class DeviceReader:
 
     def _extras(self, q: _Queries, mono_ns: int) -> tuple[Burst | DeviceHealth, ...]:
         sets = q.bursts.utilization.sets
-        burst = q.bursts.drain(mono_ns, low=self._low_demand)
+        burst = q.bursts.drain(mono_ns, low=self._low_demand, gpm=q.gpm_works)
         if q.bursts.utilization.sets != sets:
             q.health.processes.forget()
         listed, absent = self._processes
@@ -260,6 +260,11 @@ class _Queries:
         )
 
         self.processes = _Carried(calls, self._listed)
+
+    @property
+    def gpm_works(self) -> bool:
+        """This GPU has the counters."""
+        return self._gpm_known is True
 
     def slowed(self) -> tuple[str, ...]:
         """Readings of each tick that are too dear for it here."""
