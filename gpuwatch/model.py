@@ -187,6 +187,9 @@ class ClocksEvent(enum.IntFlag):
     HW_THERMAL = 0x40
     HW_POWER_BRAKE = 0x80
     DISPLAY_CLOCKS = 0x100
+    BOARD_LIMIT = 0x200
+    """Told by drivers from 615 on, as is the next."""
+    RELIABILITY = 0x400
 
 
 class DeviceProcess(Struct, frozen=True, array_like=True):
@@ -195,7 +198,7 @@ class DeviceProcess(Struct, frozen=True, array_like=True):
     pid: int
     mem_used_bytes: Int
     kind: str
-    """"C" compute, "G" graphics, "CG" both."""
+    """"C" compute, "G" graphics, "CG" both; with "M" it computes through MPS, together with others."""
 
 
 class DeviceSample(Struct, frozen=True, array_like=True):

@@ -37,6 +37,8 @@ _HELD_BACK = {
     ClocksEvent.SW_THERMAL: "temperature (software)",
     ClocksEvent.HW_THERMAL: "temperature (hardware)",
     ClocksEvent.HW_POWER_BRAKE: "external power brake",
+    ClocksEvent.BOARD_LIMIT: "the board's limit",
+    ClocksEvent.RELIABILITY: "the reliable voltage",
 }
 """Clock events that slow a busy GPU down. Idle and application clocks are somebody's choice."""
 

@@ -29,6 +29,8 @@ _THROTTLES: tuple[tuple[ClocksEvent, str], ...] = (
     (ClocksEvent.SW_THERMAL, "too hot (driver)"),
     (ClocksEvent.HW_POWER_BRAKE, "power brake"),
     (ClocksEvent.SW_POWER_CAP, "power cap"),
+    (ClocksEvent.BOARD_LIMIT, "board limit"),
+    (ClocksEvent.RELIABILITY, "reliable voltage"),
 )
 
 

@@ -50,6 +50,8 @@ EVERY_5_S = {
     "nvmlDeviceGetMarginTemperature": 1,
     "nvmlDeviceGetBAR1MemoryInfo": 1,
 }
+MPS = {"nvmlDeviceGetMPSComputeRunningProcesses_v3": 1}
+"""Every 5 s, watched or not."""
 EVERY_30_S = {
     "nvmlDeviceGetFieldValues": 1,
     "nvmlDeviceGetRemappedRows": 1,
@@ -80,7 +82,9 @@ def per_minute(*tiers: tuple[dict[str, int], int]) -> Counter[str]:
 def test_each_tier_asks_what_it_may_and_no_more(tmp_path: Path) -> None:
     with ticking(tmp_path, SCENARIO) as t:
         made = minute(t)
-    assert made == per_minute((EVERY_TICK, 60), (EVERY_2_S, 30), (EVERY_5_S, 12), (EVERY_10_S, 6), (EVERY_30_S, 2))
+    assert made == per_minute(
+        (EVERY_TICK, 60), (EVERY_2_S, 30), (EVERY_5_S, 12), (EVERY_10_S, 6), (EVERY_30_S, 2), (MPS, 12)
+    )
     assert not set(NEVER) & set(made)
 
 
@@ -88,7 +92,7 @@ def test_with_nobody_watching_the_slow_tiers_slow_down_and_no_sample_is_lost(tmp
     with ticking(tmp_path, SCENARIO) as t:
         t.reader.set_demand(True)
         made = minute(t)
-    wanted = per_minute((EVERY_TICK, 60), (EVERY_2_S, 6), (EVERY_5_S, 2), (EVERY_10_S, 6), (EVERY_30_S, 1))
+    wanted = per_minute((EVERY_TICK, 60), (EVERY_2_S, 6), (EVERY_5_S, 2), (EVERY_10_S, 6), (EVERY_30_S, 1), (MPS, 12))
     # The power ring holds 2.4 s and is drained each second; utilization holds 14 s: every five seconds will do.
     wanted["nvmlDeviceGetSamples"] = 60 + 12
     assert made == wanted

@@ -93,6 +93,7 @@ def test_clock_event_bits_can_be_read_without_knowing_the_bits() -> None:
 
 def test_a_clock_event_bit_of_a_newer_driver_is_not_lost() -> None:
     assert clocks_event_names(0x1 | 0x4000) == ["gpu_idle", "0x4000"]
+    assert clocks_event_names(0x600) == ["board_limit", "reliability"]
 
 
 def test_positional_structs_and_enums_and_int_keys_are_named() -> None:
