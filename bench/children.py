@@ -54,7 +54,7 @@ def started(argv: Sequence[str], env: Mapping[str, str], log: Path) -> Iterator[
     try:
         yield child
     finally:
-        _end(child)
+        end(child)
 
 
 def wait_until(ready: Callable[[], bool], child: subprocess.Popen[bytes], log: Path, timeout_s: float = 20.0) -> None:
@@ -105,7 +105,7 @@ class Terminal:
 
     def close(self) -> None:
         """End the child."""
-        _end(self.child)
+        end(self.child)
         os.close(self._master)
 
     def _read(self, timeout_s: float) -> bytes:
@@ -118,9 +118,11 @@ class Terminal:
             raise RuntimeError(f"{self.name}: ended with code {self.child.wait(5)}") from None
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL after 5 s. One that is stopped is continued first, or it would not hear the former."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGCONT)
         try:
             child.wait(5)
         except subprocess.TimeoutExpired:

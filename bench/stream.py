@@ -6,6 +6,7 @@ Owns: one SUB socket. Refuses: snapshots, state.
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from typing import NamedTuple
 
@@ -30,6 +31,33 @@ class StreamUse(NamedTuple):
     gpus: int
     nvml_ms_total: float
     """In all of it, all GPUs together; slow readings are part of the sample after them."""
+
+
+class Listener(threading.Thread):
+    """A client that reads the stream and keeps nothing of it: a daemon works more for one that listens."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(name="client", daemon=True)
+        self._endpoint = endpoint
+        self._done = threading.Event()
+        self.messages = 0
+
+    def run(self) -> None:
+        """Thread body."""
+        with zmq.Context[zmq.Socket[bytes]]() as context, context.socket(zmq.SUB) as socket:
+            socket.set(zmq.LINGER, 0)
+            socket.subscribe(wire.TOPIC_STREAM)
+            socket.connect(f"{self._endpoint}/{STREAM_SOCKET}")
+            while not self._done.is_set():
+                if socket.poll(200):
+                    socket.recv_multipart()
+                    self.messages += 1
+
+    def end(self) -> int:
+        """Stop listening. How many messages came."""
+        self._done.set()
+        self.join(2.0)
+        return self.messages
 
 
 def watch(endpoint: str, seconds: float) -> StreamUse:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import re
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class Reason(enum.IntEnum):
@@ -150,6 +150,15 @@ class Device(Struct, frozen=True, omit_defaults=True):
     what the GPU's processes hold."""
 
 
+class Unwatched(Struct, frozen=True):
+    """A part of the watching that is not there, while the rest goes on."""
+
+    part: str
+    """What is not seen, such as "XIDs and other events"."""
+    absent: Absent
+    """Why. NOT_SUPPORTED is no trouble: this driver or card never had it."""
+
+
 class Inventory(Struct, frozen=True):
     """What there is to watch. Published at the start and whenever it changes."""
 
@@ -159,6 +168,8 @@ class Inventory(Struct, frozen=True):
     driver_hint: str = ""
     """One sentence for a person when ``driver`` is not OK: what is wrong and what to do."""
     source: Source = Source(SourceKind.LIVE)
+    unwatched: tuple[Unwatched, ...] | UnsetType = UNSET
+    """What is not watched and why. Unset, and then not sent, as long as everything is."""
 
 
 # --------------------------------------------------------------------------- samples
@@ -176,6 +187,9 @@ class ClocksEvent(enum.IntFlag):
     HW_THERMAL = 0x40
     HW_POWER_BRAKE = 0x80
     DISPLAY_CLOCKS = 0x100
+    BOARD_LIMIT = 0x200
+    """Told by drivers from 615 on, as is the next."""
+    RELIABILITY = 0x400
 
 
 class DeviceProcess(Struct, frozen=True, array_like=True):
@@ -184,7 +198,7 @@ class DeviceProcess(Struct, frozen=True, array_like=True):
     pid: int
     mem_used_bytes: Int
     kind: str
-    """"C" compute, "G" graphics, "CG" both."""
+    """"C" compute, "G" graphics, "CG" both; with "M" it computes through MPS, together with others."""
 
 
 class DeviceSample(Struct, frozen=True, array_like=True):

@@ -6,7 +6,7 @@ Owns: its flags, and putting source, judge and probes together. Refuses: what th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuwatch.daemon.inquiries import Judge
     from gpuwatch.daemon.probe_service import ProbeRunner
     from gpuwatch.daemon.restart import Restart
+    from gpuwatch.model import Diagnosis
 
 
 @click.command("daemon", short_help="the service that the others connect to")
@@ -115,9 +116,14 @@ def _source(replay: Path | None, speed: float, period_s: float, retry_s: float, 
 
 
 def _judge() -> Judge:
-    from gpuwatch.diagnose.judge import diagnose
+    """The rules are loaded with the first diagnosis, in its thread: a node without trouble never needs them."""
 
-    return diagnose
+    def judge(*asked: Any, **known: Any) -> Diagnosis:
+        from gpuwatch.diagnose.judge import diagnose
+
+        return diagnose(*asked, **known)
+
+    return judge
 
 
 def _probes(config: Config) -> ProbeRunner | None:

@@ -102,6 +102,7 @@ def status_document(view: NodeView) -> dict[str, Json]:
             "source": view.inventory.source,
             "node": view.inventory.node,
             "driver": view.inventory.driver,
+            "unwatched": view.inventory.unwatched or (),
             "host": view.host,
             "devices": devices,
             "processes": processes,

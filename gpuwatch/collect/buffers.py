@@ -45,6 +45,8 @@ _UNWATCHED_US: Final = 10_000_000
 _UNWATCHED_NS: Final = 4_500_000_000
 """While nobody watches, a ring that holds ten seconds and more is drained every five: nothing is lost, and one drain of
 an H200's utilization ring takes 1.7 to 8.6 ms of driver time, the dearest part of a tick."""
+_BESIDE_GPM_NS: Final = 1_500_000_000
+"""Where GPM's counters say how busy the GPU was in each second, the samples are drained every other second."""
 _JUMP_US: Final = 2_000_000
 _GAP: Final = 1.5
 """Of the usual interval: a longer one after a full ring means that samples were overwritten."""
@@ -202,9 +204,11 @@ class Bursts:
         self._drained_ns: dict[SampleBuffer, int] = {}
         self._paces = {buffer: Pace(Tier.TICK, slowest=Tier.MEDIUM) for buffer in (self.utilization, self._power)}
 
-    def drain(self, mono_ns: int, *, low: bool = False) -> Burst | None:
-        """What is new; None when this GPU has neither ring. Raises GoneError. ``low``: nobody watches."""
-        util, power = self._paced(self.utilization, mono_ns, low), self._paced(self._power, mono_ns, low)
+    def drain(self, mono_ns: int, *, low: bool = False, gpm: bool = False) -> Burst | None:
+        """What is new; None when this GPU has neither ring. Raises GoneError. ``low``: nobody watches. ``gpm``: its
+        counters work, so that utilization may wait for a second."""
+        util = self._paced(self.utilization, mono_ns, low, _BESIDE_GPM_NS if gpm else 0)
+        power = self._paced(self._power, mono_ns, low, 0)
         if util.absent == power.absent == NOT_SUPPORTED:
             return None
         return Burst(self._index, mono_ns, util, power)
@@ -213,10 +217,13 @@ class Bursts:
         """A ring is drained less often because it takes long."""
         return any(pace.slowed and buffer.span_us >= _PATIENT_US for buffer, pace in self._paces.items())
 
-    def _paced(self, buffer: SampleBuffer, mono_ns: int, low: bool) -> SampleSeries:
+    def _paced(self, buffer: SampleBuffer, mono_ns: int, low: bool, wait_ns: int) -> SampleSeries:
+        """``wait_ns``: between two drains of a ring that holds as much and more."""
         pace = self._paces[buffer]
-        patient = low and buffer.span_us >= _UNWATCHED_US and mono_ns - self._drained_ns.get(buffer, 0) < _UNWATCHED_NS
-        if patient or (not pace.due(mono_ns) and buffer.span_us >= _PATIENT_US):
+        since_ns = mono_ns - self._drained_ns.get(buffer, 0)
+        unwatched = low and buffer.span_us >= _UNWATCHED_US and since_ns < _UNWATCHED_NS
+        waits = buffer.span_us >= _PATIENT_US and (since_ns < wait_ns or not pace.due(mono_ns))
+        if unwatched or waits:
             return SampleSeries(absent=NOT_READ)
         self._drained_ns[buffer] = mono_ns
         before_ns = self._calls.spent_ns

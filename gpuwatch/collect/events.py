@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gpuwatch.collect.nvml_calls import Calls, Clock, GoneError, Query
-from gpuwatch.collect.nvml_fields import DRIVER_CODES, LOST_CODES, PERMANENT_CODES, TIMEOUT
+from gpuwatch.collect.nvml_fields import DRIVER_CODES, LOST_CODES, PERMANENT_CODES, TIMEOUT, absent_for
 from gpuwatch.collect.xids import xid
-from gpuwatch.model import Absent, EventKind, EventOrigin, EventRecord
+from gpuwatch.model import NOT_SUPPORTED, Absent, EventKind, EventOrigin, EventRecord, Reason
 
 WAIT_MS: Final = 500
 """One wait; the thread ends within it, and a stop of the daemon takes at most 1.5 s."""
@@ -84,8 +84,12 @@ class EventWatcher(threading.Thread):
         self._set: Any = None
         self._by_handle: dict[int, int] = {}
         self._back_off_s = 0.0
+        self._refusal = NOT_SUPPORTED
+        """Why the last GPU, or the wait, gives no events."""
         self._last: dict[tuple[int, int, int], _Last] = {}
         self._retry_ns = clock() + _RETRY_NS
+        self.ended: Absent | None = None
+        """Why nobody waits for events any more; None while somebody does, and after ``end``."""
         self.registered: dict[int, int] = {}
         """Device index to the event bits that this GPU can report and that are waited for."""
 
@@ -102,22 +106,27 @@ class EventWatcher(threading.Thread):
         """Thread body."""
         try:
             if not self.register():
+                self.ended = self._refusal
                 return
             while not self._stop_event.is_set():
                 pause_s = self.step()
                 if pause_s is None:
+                    self.ended = self._refusal
                     return
                 self._stop_event.wait(pause_s)
             # It may fail: the driver can have gone while this waited.
             self._asked(lambda: self._n.nvmlEventSetFree(self._set))
-        except Exception:
+        except Exception as exc:
             # Events are an extra: without them everything else goes on.
             _log.exception("waiting for GPU events failed")
+            self.ended = Absent(Reason.ERROR, f"{type(exc).__name__}: {exc}"[:200])
 
     def register(self) -> bool:
         """Ask for the events of every GPU that has them. False when no GPU does, and there is nothing to wait for."""
+        self._refusal = NOT_SUPPORTED
         made = self._asked(self._n.nvmlEventSetCreate)
         if isinstance(made, Absent):
+            self._refusal = made
             return False
         self._set, self.registered, self._by_handle = made, {}, {}
         for index in self._indices:
@@ -128,13 +137,17 @@ class EventWatcher(threading.Thread):
         n = self._n
         handle = self._asked(lambda: n.nvmlDeviceGetHandleByIndex(index))
         if isinstance(handle, Absent):
+            self._refusal = handle
             return
         supported = self._asked(lambda: int(n.nvmlDeviceGetSupportedEventTypes(handle)))
         if isinstance(supported, Absent) or not supported & WANTED:
+            self._refusal = supported if isinstance(supported, Absent) else NOT_SUPPORTED
             return
         # One bit too many, and the driver registers none at all.
         bits = supported & WANTED
-        if isinstance(self._asked(lambda: n.nvmlDeviceRegisterEvents(handle, bits, self._set) or bits), Absent):
+        registered = self._asked(lambda: n.nvmlDeviceRegisterEvents(handle, bits, self._set) or bits)
+        if isinstance(registered, Absent):
+            self._refusal = registered
             return
         self.registered[index] = bits
         address = _address(handle)
@@ -151,7 +164,10 @@ class EventWatcher(threading.Thread):
                 self._back_off_s = 0.0
                 self._quiet()
                 return 0.0
-            return None if code in DRIVER_CODES or code in PERMANENT_CODES else self._failed(code)
+            if code in DRIVER_CODES or code in PERMANENT_CODES:
+                self._refusal = absent_for(code)
+                return None
+            return self._failed(code)
         self._back_off_s = 0.0
         self._tell(event)
         return 0.0

@@ -77,6 +77,12 @@ class GpuThreads:
         self._hanging = {sampler.index: sampler for sampler in both if sampler.is_alive()}
         self.samplers = ()
 
+    def failing(self) -> dict[str, str]:
+        """Readings beside the samples that fail through a bug of ours, with the error. A sample that fails says so
+        itself."""
+        found = [sampler.failures.now for sampler in self.samplers]
+        return {what: why for now in found for what, why in now.items() if not what.startswith("GPU ")}
+
     def stuck_since_ns(self) -> dict[int, int]:
         """Device index to when the reading under way began: old ones hang in the driver."""
         both = (*self._hanging.values(), *self.samplers)

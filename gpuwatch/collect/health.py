@@ -34,6 +34,7 @@ from gpuwatch.model import NOT_READ, Absent, DeviceHealth, Int, Num, Reason, val
 BUDGET_NS: Final = 6_000_000
 """Driver time for one round. Not in the first, in which everything is asked once (about 30 ms on an H200)."""
 
+_PER_PROCESS: Final = "process utilization"
 _WIDE: Final = 1 << 32
 _MAX_SHARE: Final = 1.2
 """Of a throttle counter: it is refreshed a little out of step with our clock; more is another unit or another id."""
@@ -109,7 +110,7 @@ class HealthReader:
             _Group("fields", Pace(Tier.MEDIUM), self._read_moving),
             _Group("engines", Pace(Tier.MEDIUM), self._read_engines),
             _Group("link", Pace(Tier.MEDIUM), self._read_link),
-            _Group("process utilization", Pace(Tier.MEDIUM), self._read_processes),
+            _Group(_PER_PROCESS, Pace(Tier.MEDIUM), self._read_processes),
             _Group("energy", Pace(Tier.SLOW), self._read_energy),
             _Group("temperature margin", Pace(Tier.SLOW), self._read_margin),
             _Group("fans", Pace(Tier.SLOW), self._read_fans),
@@ -130,7 +131,9 @@ class HealthReader:
         Raises GoneError when the GPU no longer answers.
         """
         now_ns = situation.mono_ns
-        due = [group for group in self._groups if group.pace.due(now_ns, low=low)]
+        # What a GPU does is what its only process does: its share need not be asked as often as of several.
+        alone = len(situation.pids) < 2
+        due = [g for g in self._groups if g.pace.due(now_ns, low=low or (alone and g.name == _PER_PROCESS))]
         for group in due:
             self._waiting.setdefault(group.name, now_ns)
         due.sort(key=lambda group: self._waiting[group.name])

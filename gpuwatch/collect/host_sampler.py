@@ -5,18 +5,15 @@ Owns: when to read. Refuses: /proc itself (the readers are passed in), the GPUs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from gpuwatch.collect.sampler import Deadline, PacedThread
+from gpuwatch.collect.sampler import Deadline, Failures, PacedThread
 from gpuwatch.collect.source import Emit
 from gpuwatch.model import HostSample, Observation, ProcessTick
 
 Roots = dict[int, tuple[int, ...]]
 """Pid to the indices of the devices that NVML lists it on."""
-
-_log = logging.getLogger(__name__)
 
 
 class HostPart(Protocol):
@@ -51,7 +48,7 @@ class HostSampler(PacedThread):
         self._processes = processes
         self._roots = roots
         self._emit = emit
-        self._failed: set[str] = set()
+        self.failures = Failures()
 
     def hurry(self) -> None:
         """Read now: a new process is on a GPU."""
@@ -67,8 +64,8 @@ class HostSampler(PacedThread):
             if wait_ns:
                 return wait_ns
             self._deadline.advance(now_ns)
-        self._emit_one("host", lambda: self._host.read(now_ns))
-        self._emit_one("processes", lambda: self._processes.read(self._roots(), now_ns))
+        self._emit_one("the host", lambda: self._host.read(now_ns))
+        self._emit_one("the processes", lambda: self._processes.read(self._roots(), now_ns))
         self._progress_ns = self._clock()
         with self._lock:
             return self._deadline.wait_ns(self._clock())
@@ -76,11 +73,10 @@ class HostSampler(PacedThread):
     def _emit_one(self, what: str, read: Callable[[], Observation]) -> None:
         try:
             observation = read()
-        except Exception:
+        except Exception as exc:
             # The readers answer with reasons; a bug in one must not take the other and the watchdog with it.
-            if what not in self._failed:
-                _log.exception("reading %s failed", what)
-            self._failed.add(what)
+            self.failures.failed(what, exc)
             return
+        self.failures.worked(what)
         if not self._ended:
             self._emit(observation)

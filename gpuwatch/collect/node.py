@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gpuwatch.collect.driver import NO_ANSWER, Driver, Opened
 from gpuwatch.collect.events import EventWatcher
@@ -25,6 +26,7 @@ from gpuwatch.collect.nvml_identity import gpu_of
 from gpuwatch.collect.shared_memory import with_shared_memory
 from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.model import (
+    Absent,
     Device,
     DeviceSample,
     DriverState,
@@ -33,6 +35,8 @@ from gpuwatch.model import (
     Observation,
     ProcessInfo,
     ProcessTick,
+    Reason,
+    Unwatched,
 )
 
 RETRY_S: Final = 30.0
@@ -41,8 +45,10 @@ PATIENCE_S: Final = 5.0
 """nvmlInit takes 10 ms; without persistence mode seconds per GPU. After this long the screen is told."""
 SURVEY_S: Final = 5.0
 """How often to look whether GPUs or MIG instances have come or gone: two calls, some more where MIG is on."""
+EVENTS: Final = "XIDs and other events"
 FOCUS_DEVICE_PERIOD_S: Final = 0.1
 FOCUS_HOST_PERIOD_S: Final = 0.25
+"""The host and the processes are read no more often than that: at 10 Hz they would cost more than all GPU readings."""
 _STOP_S: Final = 1.5
 _CLOSE_S: Final = 0.4
 
@@ -92,7 +98,8 @@ class NodeSource:
         self._emit: Emit = _nowhere
         self._stopping = threading.Event()
         self._opened: queue.SimpleQueue[Opened | None] = queue.SimpleQueue()
-        self._host = HostSampler(host, processes, self.roots, self._deliver, period_s=period_s, clock=clock)
+        self._host_period_s = max(period_s, FOCUS_HOST_PERIOD_S)
+        self._host = HostSampler(host, processes, self.roots, self._deliver, period_s=self._host_period_s, clock=clock)
         self._lock = threading.Lock()
         self._gpus = GpuThreads(self._on_sample, period_s, retry_s, clock)
         self._gpus.more = self._deliver
@@ -236,10 +243,20 @@ class NodeSource:
             msgspec.structs.replace(d, mem_total_bytes=node.mem_total_bytes) if d.mem_shared_with_host else d
             for d in opened.devices
         )
-        inventory = Inventory(node, devices, opened.state, opened.hint)
+        self._tell(Inventory(node, devices, opened.state, opened.hint, unwatched=self._unwatched()))
+
+    def _tell(self, inventory: Inventory) -> None:
         if inventory != self._inventory:
             self._inventory = inventory
             self._deliver(inventory)
+
+    def _unwatched(self) -> tuple[Unwatched, ...] | UnsetType:
+        """What is not watched while the rest is."""
+        failing = self._host.failures.now | self._gpus.failing()
+        found = [Unwatched(what, Absent(Reason.ERROR, why)) for what, why in failing.items()]
+        if self._events is not None and self._events.ended is not None:
+            found.append(Unwatched(EVENTS, self._events.ended))
+        return tuple(found) or UNSET
 
     def _start_host(self) -> None:
         if self._host.ident is None and not self._stopping.is_set():
@@ -269,6 +286,8 @@ class NodeSource:
         surveyed_ns = self._gpus.started_ns
         while not self._stopping.wait(min(1.0, self._retry_s)):
             self._gpus.tell_silent()
+            if self._inventory is not None:
+                self._tell(msgspec.structs.replace(self._inventory, unwatched=self._unwatched()))
             if self._gpus.driver_gone() or self._gpus.answers_again(self._driver.settled()):
                 break
             if self._clock() - surveyed_ns >= self._survey_ns:
@@ -282,6 +301,7 @@ class NodeSource:
         self._gpus.end()
         if self._events is not None:
             self._events.join(1.0)
+            self._events = None
         self._stopping.wait(min(1.0, self._retry_s))
 
     # ------------------------------------------------------------------ what the other threads call
@@ -342,7 +362,7 @@ class NodeSource:
         self._gpus.set_demand(self._low_demand and self._focus is None)
         for sampler in self._gpus.samplers:
             sampler.set_period(self._rate(sampler.index))
-        self._host.set_period(FOCUS_HOST_PERIOD_S if self._focus is not None else self._period_s)
+        self._host.set_period(FOCUS_HOST_PERIOD_S if self._focus is not None else self._host_period_s)
 
     def _launch(self, thread: threading.Thread) -> None:
         with self._lock:

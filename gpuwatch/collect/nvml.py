@@ -15,7 +15,13 @@ from typing import Any, Final, NamedTuple
 from gpuwatch.collect.events import EmitEvent, EventWatcher
 from gpuwatch.collect.gpm import GpmGate
 from gpuwatch.collect.nvml_calls import Calls, Clock, text
-from gpuwatch.collect.nvml_fields import NO_BINDING_HINT, NO_DEVICES_HINT, WRONG_BINDING_HINT, driver_state_for
+from gpuwatch.collect.nvml_fields import (
+    NO_BINDING_HINT,
+    NO_DEVICES_HINT,
+    WRONG_BINDING_HINT,
+    broken_binding_hint,
+    driver_state_for,
+)
 from gpuwatch.collect.nvml_identity import Identity, unreadable
 from gpuwatch.collect.nvml_reader import DeviceReader
 from gpuwatch.model import Absent, Device, DriverState, Reason, Text
@@ -222,8 +228,11 @@ def _binding() -> tuple[Any, str]:
     """The pynvml module of nvidia-ml-py, or None and what to install."""
     try:
         import pynvml
-    except Exception:
-        return None, NO_BINDING_HINT
+    except ModuleNotFoundError as exc:
+        # A module that it wants in its turn is another fault: it is there and broken.
+        return None, NO_BINDING_HINT if exc.name == "pynvml" else broken_binding_hint(exc)
+    except Exception as exc:
+        return None, broken_binding_hint(exc)
     # Several distributions install a pynvml.py; those of others lack GPM and the versioned process lists.
     if not all(hasattr(pynvml, name) for name in ("_nvmlGetFunctionPointer", "nvmlGpmMetricsGet")):
         return None, WRONG_BINDING_HINT

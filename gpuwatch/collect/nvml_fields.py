@@ -122,6 +122,16 @@ WRONG_BINDING_HINT: Final = (
 )
 NO_BINDING_HINT: Final = "the Python package nvidia-ml-py is not installed: 'pip install nvidia-ml-py'"
 
+
+def broken_binding_hint(error: Exception) -> str:
+    """The module 'pynvml' is there and cannot be imported: another package's, half installed, or of another Python."""
+    why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return (
+        f"the module 'pynvml' is installed and cannot be imported ({why}): "
+        "'pip uninstall pynvml nvidia-ml-py3 py3nvml', then 'pip install --force-reinstall nvidia-ml-py'"
+    )
+
+
 ARCHITECTURES: Final = {
     2: "Kepler",
     3: "Maxwell",

@@ -132,7 +132,7 @@ class DeviceReader:
 
     def _extras(self, q: _Queries, mono_ns: int) -> tuple[Burst | DeviceHealth, ...]:
         sets = q.bursts.utilization.sets
-        burst = q.bursts.drain(mono_ns, low=self._low_demand)
+        burst = q.bursts.drain(mono_ns, low=self._low_demand, gpm=q.gpm_works)
         if q.bursts.utilization.sets != sets:
             q.health.processes.forget()
         listed, absent = self._processes
@@ -202,13 +202,14 @@ _Processes = tuple[tuple[DeviceProcess, ...], Absent | None]
 
 
 class _Carried(Generic[T]):
-    """A reading of each tick. While its calls are dear it is taken every 2 or 5 s, and the last one stands."""
+    """A reading of each tick, or of ``tier``. While its calls are dear it is taken every 2 or 5 s; the last one stands
+    meanwhile."""
 
-    def __init__(self, calls: Calls, read: Callable[[], T]) -> None:
+    def __init__(self, calls: Calls, read: Callable[[], T], tier: Tier = Tier.TICK) -> None:
         self._calls = calls
         self._read = read
         self._value: T | None = None
-        self.pace = Pace(Tier.TICK, slowest=Tier.SLOW)
+        self.pace = Pace(tier, slowest=Tier.SLOW)
 
     def read(self, mono_ns: int) -> T:
         """The value, new or carried over. Raises GoneError."""
@@ -258,8 +259,16 @@ class _Queries:
             lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v3, h),
             lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v2, h),
         )
-
+        mps = Query(calls, lambda: twice(calls, n.nvmlDeviceGetMPSComputeRunningProcesses_v3, h))
+        # Who shares the GPU through MPS changes rarely, and on most machines never.
+        self._mps = _Carried(calls, mps.read, Tier.SLOW)
+        self._clock = clock
         self.processes = _Carried(calls, self._listed)
+
+    @property
+    def gpm_works(self) -> bool:
+        """This GPU has the counters."""
+        return self._gpm_known is True
 
     def slowed(self) -> tuple[str, ...]:
         """Readings of each tick that are too dear for it here."""
@@ -292,10 +301,10 @@ class _Queries:
         return absent_reading(reading) if isinstance(reading, Absent) else reading
 
     def _listed(self) -> _Processes:
-        """Processes of both lists merged by pid, and why the list cannot be trusted to be complete."""
-        compute, graphics = self._compute.read(), self._graphics.read()
+        """Processes of all lists merged by pid, and why they cannot be trusted to be complete."""
+        compute, graphics, mps = self._compute.read(), self._graphics.read(), self._mps.read(self._clock())
         found: dict[int, DeviceProcess] = {}
-        for kind, entries in (("C", compute), ("G", graphics)):
+        for kind, entries in (("C", compute), ("G", graphics), ("M", mps)):
             for entry in () if isinstance(entries, Absent) else entries:
                 _merge(found, int(entry.pid), entry.usedGpuMemory, kind)
         if isinstance(compute, Absent):
@@ -312,11 +321,12 @@ def _is_loaded(util: Any, counters: GpmReading) -> bool:
 
 
 def _merge(found: dict[int, DeviceProcess], pid: int, used: int | None, kind: str) -> None:
-    """Add an entry unless it is junk; the same pid in both lists becomes one entry of kind "CG"."""
+    """Add an entry unless it is junk; the same pid in two lists becomes one entry of a kind such as "CG"."""
     if pid in _JUNK_PIDS or pid > _PID_MAX:
         return
     known = found.get(pid)
     if known is None:
+        kind = "CM" if kind == "M" else kind  # A client of MPS computes, whichever list has it.
         found[pid] = DeviceProcess(pid, NOT_SUPPORTED if used is None else int(used), kind)
     elif kind not in known.kind:
         memory = known.mem_used_bytes if used is None or not isinstance(known.mem_used_bytes, Absent) else int(used)

@@ -69,6 +69,33 @@ class Deadline:
         return self._origin_ns + ((now_ns - self._origin_ns) // self.period_ns + 1) * self.period_ns
 
 
+class Failures:
+    """Which readings of a thread fail through a bug of ours: told when one begins to, and when it is over.
+
+    What a driver or a process does is a reason in a reading, never an exception that comes here.
+    """
+
+    def __init__(self) -> None:
+        self._now: dict[str, str] = {}
+
+    @property
+    def now(self) -> dict[str, str]:
+        """What fails now, with the error. From any thread."""
+        return dict(self._now)
+
+    def failed(self, what: str, error: Exception) -> str:
+        """``what`` could not be read, to be called where ``error`` is handled. Gives the error in one line."""
+        if what not in self._now:
+            _log.exception("reading %s failed", what)
+        self._now[what] = f"{type(error).__name__}: {error}"[:200]
+        return self._now[what]
+
+    def worked(self, what: str) -> None:
+        """It could be read."""
+        if self._now.pop(what, None) is not None:
+            _log.info("reading %s works again", what)
+
+
 class Reader(Protocol):
     """What reads one GPU: ``nvml.DeviceReader``."""
 
@@ -165,7 +192,7 @@ class DeviceSampler(PacedThread):
         self._more = more
         self._full_ns: int | None = None
         self._began_ns: int | None = None
-        self._failed = False
+        self.failures = Failures()
         self.failed_reads = 0
         """Consecutive readings in which the driver had an error, and no value, for every question."""
 
@@ -211,13 +238,12 @@ class DeviceSampler(PacedThread):
             sample = self.reader.read(now_ns, full=full)
         except Exception as exc:
             # The reader guards every call itself; a bug in it must show as a reason, not as a silent GPU.
-            if not self._failed:
-                _log.exception("reading GPU %d failed", self.index)
-            self._failed = True
-            return blank_sample(self.index, now_ns, Absent(Reason.ERROR, f"{type(exc).__name__}: {exc}"[:200]))
+            why = self.failures.failed(f"GPU {self.index}", exc)
+            return blank_sample(self.index, now_ns, Absent(Reason.ERROR, why))
         finally:
             self._began_ns = None
             self._progress_ns = self._clock()
+        self.failures.worked(f"GPU {self.index}")
         if full:
             self._full_ns = now_ns
         self.failed_reads = self.failed_reads + 1 if _all_errors(sample) else 0
@@ -230,14 +256,13 @@ class DeviceSampler(PacedThread):
         self._began_ns = now_ns
         try:
             extras = self.reader.extras(now_ns)
-        except Exception:
-            if not self._failed:
-                _log.exception("reading more of GPU %d failed", self.index)
-            self._failed = True
+        except Exception as exc:
+            self.failures.failed(f"the slow readings of GPU {self.index}", exc)
             return
         finally:
             self._began_ns = None
             self._progress_ns = self._clock()
+        self.failures.worked(f"the slow readings of GPU {self.index}")
         for extra in () if self._ended else extras:
             self._more(extra)
 

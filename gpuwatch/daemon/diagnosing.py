@@ -31,8 +31,7 @@ from gpuwatch.daemon.jobs import Subject
 from gpuwatch.daemon.journal import LOGGER, OnChange
 from gpuwatch.daemon.publisher import Publish
 from gpuwatch.daemon.ring import ObservationRing, Picture
-from gpuwatch.diagnose.undecided import undecided
-from gpuwatch.model import Diagnosis, Inventory, Observation
+from gpuwatch.model import Diagnosis, Inventory, Observation, StackSample
 
 KEEP_DIAGNOSES = 16
 
@@ -149,7 +148,7 @@ class Diagnosing:
         mono_ns = self._source.now_ns()
         self._decider.started(subject, mono_ns)
         seconds = 0.0 if self._picture.recorded else seconds
-        ask = undecided if native and self.settings.native_stacks == "auto" else None
+        ask = _undecided if native and self.settings.native_stacks == "auto" else None
         self._tell(self._inquiries.begin(subject, seconds, self.settings.stacks, now_ns, mono_ns, ask))
 
     def _evidence(self, since_mono_ns: int) -> list[Observation]:
@@ -199,6 +198,13 @@ class Diagnosing:
         lost = units.pct_text(100 * verdict.lost_share)
         facts = {"gpu": where, "lost": lost, "command": diagnosis.command[:80]}
         self._said.log(logging.INFO, _name(subject), f"{_name(subject)}: {verdict.cause}", **facts)
+
+
+def _undecided(stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], str]) -> bool:
+    """Asked at the end of a burst, in its thread: the rules are loaded by then and not before (1.6 MiB)."""
+    from gpuwatch.diagnose.undecided import undecided
+
+    return undecided(stacks, text_of)
 
 
 def _with_ceilings(judge: Judge, ceilings: Callable[[], Mapping[str, float]]) -> Judge:

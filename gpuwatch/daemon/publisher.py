@@ -8,7 +8,7 @@ the one peer whose queue is full and for nobody else; that peer sees a gap in ``
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -34,7 +34,8 @@ class Publisher:
     """Open it in the thread that uses it; close it there."""
 
     def __init__(self, directory: RuntimeDirectory) -> None:
-        self.epoch = secrets.randbits(63)
+        # secrets would load hmac, hashlib and with them OpenSSL: 3.5 MiB for eight bytes.
+        self.epoch = int.from_bytes(os.urandom(8), "big") >> 1
         self.seq = 0
         self.subscribers = 0
         """How many subscriptions to the stream there are now: demand."""

@@ -6,6 +6,7 @@ Owns: the words, and what counts as a change. Refuses: the format of a line (jou
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 
 from gpuwatch.daemon.journal import OnChange
 from gpuwatch.model import Absent, DeviceSample, DriverState, Inventory, Reason
@@ -28,6 +29,7 @@ class Saying:
 
     def __init__(self, said: OnChange) -> None:
         self._said = said
+        self._unwatched: Set[str] = frozenset()
 
     def inventory(self, inventory: Inventory) -> None:
         """The driver's state, and which GPUs there are."""
@@ -36,6 +38,15 @@ class Saying:
             self._said.log(logging.INFO, "driver", f"driver ok, GPUs: {names}")
         else:
             self._said.log(logging.WARNING, "driver", f"driver {inventory.driver.value}: {inventory.driver_hint}")
+        missing = {part.part: part.absent for part in inventory.unwatched or ()}
+        for part in self._unwatched - missing.keys():
+            self._said.log(logging.INFO, f"part {part}", f"{part}: watched again")
+        for part, absent in missing.items():
+            why = absent.detail or absent.reason.name.lower().replace("_", " ")
+            # A card that has no events never had them: worth a line, not a warning.
+            level = logging.INFO if absent.reason is Reason.NOT_SUPPORTED else logging.WARNING
+            self._said.log(level, f"part {part}", f"{part}: not watched: {why}")
+        self._unwatched = missing.keys()
 
     def device(self, sample: DeviceSample, *, hung: bool) -> None:
         """``hung``: its reading has been under way for too long."""

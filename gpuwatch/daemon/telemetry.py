@@ -15,10 +15,12 @@ from typing import Protocol, runtime_checkable
 from gpuwatch import wire
 from gpuwatch.collect.fold import summarise
 from gpuwatch.daemon.publisher import Publish
-from gpuwatch.model import Burst, BurstSummary, DeviceHealth, EventRecord, Observation
+from gpuwatch.model import NOT_READ, Burst, BurstSummary, DeviceHealth, EventRecord, Observation
 
 EVENTS_PER_TICK = 20
 MANY_GPUS = 4
+HELD_BURSTS = 5
+"""As long as utilization is left in the driver's ring when nobody watches."""
 KEEP_EVENTS = 100
 
 
@@ -28,6 +30,11 @@ class SlowsDown(Protocol):
 
     def set_demand(self, low: bool) -> None:
         """Nobody watches."""
+
+
+def _whole(bursts: list[Burst]) -> bool:
+    """They are told with this tick. Power waits for the utilization of the same time, which comes rarer."""
+    return bursts[-1].util_pct.absent != NOT_READ or len(bursts) >= HELD_BURSTS
 
 
 class TelemetryPart:
@@ -66,8 +73,10 @@ class TelemetryPart:
         health = () if index is None else (self.health[index],)
         if index is not None:
             del self._untold[index]
-        bursts = tuple(summarise(found) for _, found in sorted(self._bursts.items()))
-        self._bursts.clear()
+        ready = {index: found for index, found in self._bursts.items() if _whole(found)}
+        bursts = tuple(summarise(found) for _, found in sorted(ready.items()))
+        for index in ready:
+            del self._bursts[index]
         self._summaries.update((burst.device_index, burst) for burst in bursts)
         events = tuple(self._new_events.popleft() for _ in range(min(EVENTS_PER_TICK, len(self._new_events))))
         if health or bursts or events:

@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import fields
 
 from gpuwatch import __version__
@@ -42,6 +42,9 @@ def jsonable(value: object) -> Json:
             return _number(value)
         case Absent():
             return _absent(value)
+        case UnsetType():
+            # A list that is left out of a message as long as it is empty.
+            return []
         case Struct():
             return _struct(value)
         case Mapping():

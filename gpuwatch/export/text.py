@@ -37,6 +37,8 @@ _HELD_BACK = {
     ClocksEvent.SW_THERMAL: "temperature (software)",
     ClocksEvent.HW_THERMAL: "temperature (hardware)",
     ClocksEvent.HW_POWER_BRAKE: "external power brake",
+    ClocksEvent.BOARD_LIMIT: "the board's limit",
+    ClocksEvent.RELIABILITY: "the reliable voltage",
 }
 """Clock events that slow a busy GPU down. Idle and application clocks are somebody's choice."""
 
@@ -141,6 +143,18 @@ def _notes(view: NodeView) -> Iterator[str]:
             told.setdefault(note, []).append(device.index)
     for note, indices in told.items():
         yield f"GPU {units.ranges_text(indices)}: {note}"
+    for part in view.inventory.unwatched or ():
+        yield f"not watched: {part.part}: {reason_text(part.absent)}"
+    yield from _foreign_pids(view)
+
+
+def _foreign_pids(view: NodeView) -> Iterator[str]:
+    """In a container NVML may list the host's pids: they look like ours and are not."""
+    listed = {process.pid for sample in view.devices.values() for process in sample.processes}
+    unknown = len(listed - view.infos.keys())
+    if unknown and view.inventory.node.containerised:
+        yield f"{unknown} of {len(listed)} listed processes are not in this container: such a pid may be the host's;"
+        yield "  run gpuwatch on the host, or the container with --pid=host, to see who they are"
 
 
 def _device_notes(sample: DeviceSample, age_s: float) -> Iterator[str]:

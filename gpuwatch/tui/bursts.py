@@ -30,7 +30,7 @@ def line(state: NodeState, device: Device, options: ViewOptions) -> list[Row]:
     burst = state.bursts.get(device.index)
     if burst is None or not (burst.util_pct or not isinstance(burst.power_max_w, Absent)):
         return []
-    said: list[Span] = [(" within the last second  ", "dim")]
+    said: list[Span] = [(" sample by sample  ", "dim")]
     if burst.util_pct:
         steps = options.glyphs.steps
         drawn = "".join(steps[min(len(steps) - 1, value * len(steps) // 101)] for value in burst.util_pct)
@@ -85,7 +85,8 @@ def _said(entry: TimedBurst) -> bool:
 
 
 def _shown(state: NodeState, device: Device, width: int) -> list[tuple[TimedBurst, int]]:
-    """The ticks that the chart has room for, each with its length; across a gap a tick is one period long."""
+    """The ticks that the chart has room for, each with its length; across a gap a tick is one period long. Beside GPM
+    the samples of two periods come together."""
     history = state.burst_history.get(device.index, ())
     end_ns = history[-1].mono_ns if history else 0
     period_ns = int(state.period_s * chart.NANOSECOND)
@@ -93,8 +94,9 @@ def _shown(state: NodeState, device: Device, width: int) -> list[tuple[TimedBurs
     out = []
     for before, tick in zip((None, *history), history, strict=False):
         length_ns = tick.mono_ns - before.mono_ns if before is not None else period_ns
+        together = 2 * len(tick.burst.util_pct) * _STEP_NS > 3 * period_ns
         if tick.mono_ns > first_ns:
-            out.append((tick, length_ns if 2 * length_ns < 3 * period_ns else period_ns))
+            out.append((tick, length_ns if 2 * length_ns < (5 if together else 3) * period_ns else period_ns))
     return out
 
 

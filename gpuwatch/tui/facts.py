@@ -34,7 +34,12 @@ DRIVER_WORDS = {
 }
 """For a line of a list; a whole screen has the hint too."""
 
-_THROTTLES = (*HELD_DOWN, (ClocksEvent.SW_POWER_CAP, "power cap"))
+_THROTTLES = (
+    *HELD_DOWN,
+    (ClocksEvent.SW_POWER_CAP, "power cap"),
+    (ClocksEvent.BOARD_LIMIT, "board limit"),
+    (ClocksEvent.RELIABILITY, "reliable voltage"),
+)
 
 
 def absences(device: Device, sample: DeviceSample) -> list[str]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gpuwatch import units
 from gpuwatch.client.state import Link, NodeState
-from gpuwatch.model import Absent, DriverState
+from gpuwatch.model import Absent, DriverState, Reason
 from gpuwatch.tui import diagnosis, events, facts, gpu, overview, probes, processes
 from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.help import KEYS, help_rows
@@ -198,6 +198,11 @@ def _banners(state: NodeState, options: ViewOptions, width: int, now_ns: int) ->
             rows.append(((f" {glyphs.critical} {why}, trying again; the values are {age} old", "crit"),))
         else:
             rows.append(((f" {glyphs.warning} no new sample for {age}: the values are old", "warn"),))
+    for part in () if state.inventory is None else state.inventory.unwatched or ():
+        # A card that never had it is no news: `gpuwatch status` and the log have it.
+        if part.absent.reason is not Reason.NOT_SUPPORTED:
+            why = clean(part.absent.detail) or facts.reason_text(part.absent)
+            rows.append(fit(((f" {glyphs.warning} not watched: {clean(part.part)}: {why}", "warn"),), width, glyphs))
     if options.typing or options.find:
         mark = "_" if options.typing else ""
         hint = "  enter: keep, esc: all again" if options.typing else "  /: change"

@@ -12,7 +12,6 @@ condition, whatever its name: it counts as soft.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -119,5 +118,7 @@ def explain(obstacles: Sequence[Change]) -> str:
 
 
 def _digest(ring: dict[str, str]) -> str:
+    import hashlib  # It loads OpenSSL, 3.5 MiB, which a daemon without a baseline has no use for.
+
     canonical = json.dumps(ring, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -156,6 +156,12 @@ STREAM: dict[str, wire.StreamMessage] = {
     "tick": TICK,
     "tick_empty": wire.Tick(1, 2, 3, 4, ()),
     "inventory": wire.InventoryMessage(1, 2, INVENTORY),
+    "inventory_unwatched": wire.InventoryMessage(
+        *(1, 2),
+        model.Inventory(
+            NODE, (), unwatched=(model.Unwatched("XIDs and other events", model.Absent(model.Reason.DRIVER, "gone")),)
+        ),
+    ),
     "inventory_mig": wire.InventoryMessage(1, 2, model.Inventory(NODE, (MIG, UNIFIED))),
     "processes": wire.ProcessesMessage(1, 2, (INFO,), (7,)),
     "diagnosis": wire.DiagnosisMessage(1, 2, DIAGNOSIS),
@@ -249,7 +255,7 @@ def test_every_message_type_has_golden_bytes() -> None:
         return {str(t.tag) for t in inspected.types if isinstance(t, msgspec.inspect.StructType)}
 
     known = tags(wire.StreamMessage) | tags(wire.Request) | tags(wire.Reply)
-    variants = ("_empty", "_observed", "_mig", "_steps")
+    variants = ("_empty", "_observed", "_mig", "_steps", "_unwatched")
     assert known == {next((name.removesuffix(v) for v in variants if name.endswith(v)), name) for name in ALL}
     assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
 

@@ -19,9 +19,19 @@ from gpuwatch.client.endpoints import absence, candidates, serving
 from gpuwatch.daemon import journal
 from gpuwatch.daemon.endpoint import RuntimeDirectory, choose_directory
 from gpuwatch.daemon.ring import History, ObservationRing, Picture, thin
+from gpuwatch.daemon.saying import Saying
 from gpuwatch.daemon.systemd import Notifier
 from gpuwatch.errors import CannotCreateError, UsageError
-from gpuwatch.model import DeviceSample, HostSample, ProcessTick, SourceLine
+from gpuwatch.model import (
+    NOT_SUPPORTED,
+    Absent,
+    DeviceSample,
+    HostSample,
+    ProcessTick,
+    Reason,
+    SourceLine,
+    Unwatched,
+)
 from gpuwatch.wire import Tick
 
 # ------------------------------------------------------------------ endpoint
@@ -295,3 +305,21 @@ def test_the_same_thing_about_the_same_subject_is_said_once(monkeypatch: pytest.
     finally:
         logger.handlers.clear()
         logger.propagate = True
+
+
+def test_a_part_that_is_not_watched_any_more_is_logged_once_and_once_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    saying = Saying(journal.OnChange(logging.getLogger("test")))
+    ended = Unwatched("XIDs and other events", Absent(Reason.DRIVER, "the driver was unloaded"))
+    never = Unwatched("that", NOT_SUPPORTED)
+    whole = inventory(1)
+    with caplog.at_level(logging.INFO):
+        for parts in ((), (ended, never), (ended, never), (never,), (never, ended)):
+            saying.inventory(msgspec.structs.replace(whole, unwatched=parts))
+    assert [(record.levelname, record.message) for record in caplog.records][1:] == [
+        ("WARNING", "XIDs and other events: not watched: the driver was unloaded"),
+        ("INFO", "that: not watched: not supported"),
+        ("INFO", "XIDs and other events: watched again"),
+        ("WARNING", "XIDs and other events: not watched: the driver was unloaded"),
+    ]

@@ -20,7 +20,7 @@
  *   readings: util memutil=PCT used=BYTES power=MILLIWATT temp=C sm mem=MHZ reasons=BITS
  *             gpm.ID=NUMBER (percent, MiB/s)  gpmrc.ID=CODE (per-metric return code)
  *             stride=24|32 (bytes of an entry of the process list: 32 from 535.43 to 535.86)
- *             procs=PID:BYTES:KIND,... with BYTES a number or "na", KIND C, G or CG; procs=none
+ *             procs=PID:BYTES:KIND,... with BYTES a number or "na", KIND of C, G, M (a client of MPS); procs=none
  *   faults:   rc.FUNCTION=CODE (13 stands for a driver that lacks the call; rc.*=15 for all calls on a GPU)
  *             latency.FUNCTION=MICROSECONDS  hang.FUNCTION=1 (does not return until it is 0)
  *
@@ -73,6 +73,7 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons"
     " nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v3"
     " nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetGraphicsRunningProcesses_v2"
+    " nvmlDeviceGetMPSComputeRunningProcesses_v3"
     " nvmlDeviceGetArchitecture nvmlDeviceGetCudaComputeCapability nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc"
     " nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmMetricsGet nvmlDeviceGetPcieThroughput nvmlDeviceGetMigMode"
     " nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetAttributes_v2"
@@ -448,6 +449,7 @@ PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, 'C')
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, 'C')
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G')
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, 'G')
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M')
 
 /* --- GPM --- */
 

@@ -177,10 +177,11 @@ static int next_event(const EventSet *set, EventData *out) {
     return found;
 }
 int nvmlEventSetWait_v2(EventSet *set, EventData *out, unsigned timeout_ms) {
-    struct timespec nap = {0, 2000000};
+    unsigned step_ms = timeout_ms < 100 ? 2 : 20;
+    struct timespec nap = {0, step_ms * 1000000L};
     ENTER(NODE);
     if (!set || set->magic != SET_MAGIC) return INVALID;
-    for (unsigned waited = 0;; waited += 2) {
+    for (unsigned waited = 0;; waited += step_ms) {
         for (int g = 0; g < MAX_GPUS; g++)
             if (set->bits[g] && fault(g, "rc", __func__) == 15) return 15; /* at once, again and again */
         if (next_event(set, out)) return OK;

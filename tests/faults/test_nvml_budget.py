@@ -27,7 +27,8 @@ EVERY_TICK = {
     "nvmlDeviceGetTemperatureV": 1,
     "nvmlDeviceGetClockInfo": 2,
     "nvmlDeviceGetCurrentClocksEventReasons": 1,
-    "nvmlDeviceGetSamples": 2,
+    # Power. Utilization comes every other second where GPM tells how busy the GPU is.
+    "nvmlDeviceGetSamples": 1,
 }
 EVERY_2_S = {
     "nvmlDeviceGetFieldValues": 1,
@@ -38,6 +39,10 @@ EVERY_2_S = {
     "nvmlDeviceGetPerformanceState": 1,
     "nvmlDeviceGetCurrPcieLinkGeneration": 1,
     "nvmlDeviceGetCurrPcieLinkWidth": 1,
+    "nvmlDeviceGetSamples": 1,
+}
+EVERY_10_S = {
+    # What a GPU does is what its only process does.
     "nvmlDeviceGetProcessesUtilizationInfo": 1,
 }
 EVERY_5_S = {
@@ -45,6 +50,8 @@ EVERY_5_S = {
     "nvmlDeviceGetMarginTemperature": 1,
     "nvmlDeviceGetBAR1MemoryInfo": 1,
 }
+MPS = {"nvmlDeviceGetMPSComputeRunningProcesses_v3": 1}
+"""Every 5 s, watched or not."""
 EVERY_30_S = {
     "nvmlDeviceGetFieldValues": 1,
     "nvmlDeviceGetRemappedRows": 1,
@@ -75,7 +82,9 @@ def per_minute(*tiers: tuple[dict[str, int], int]) -> Counter[str]:
 def test_each_tier_asks_what_it_may_and_no_more(tmp_path: Path) -> None:
     with ticking(tmp_path, SCENARIO) as t:
         made = minute(t)
-    assert made == per_minute((EVERY_TICK, 60), (EVERY_2_S, 30), (EVERY_5_S, 12), (EVERY_30_S, 2))
+    assert made == per_minute(
+        (EVERY_TICK, 60), (EVERY_2_S, 30), (EVERY_5_S, 12), (EVERY_10_S, 6), (EVERY_30_S, 2), (MPS, 12)
+    )
     assert not set(NEVER) & set(made)
 
 
@@ -83,10 +92,17 @@ def test_with_nobody_watching_the_slow_tiers_slow_down_and_no_sample_is_lost(tmp
     with ticking(tmp_path, SCENARIO) as t:
         t.reader.set_demand(True)
         made = minute(t)
-    wanted = per_minute((EVERY_TICK, 60), (EVERY_2_S, 6), (EVERY_5_S, 2), (EVERY_30_S, 1))
+    wanted = per_minute((EVERY_TICK, 60), (EVERY_2_S, 6), (EVERY_5_S, 2), (EVERY_10_S, 6), (EVERY_30_S, 1), (MPS, 12))
     # The power ring holds 2.4 s and is drained each second; utilization holds 14 s: every five seconds will do.
     wanted["nvmlDeviceGetSamples"] = 60 + 12
     assert made == wanted
+
+
+def test_shares_of_several_processes_and_samples_of_a_card_without_counters_come_faster(tmp_path: Path) -> None:
+    with ticking(tmp_path, "gpu 0 gpm=0 util=90 procs=5:1:C,6:1:C putil=5:90:10") as t:
+        made = minute(t)
+    assert made["nvmlDeviceGetProcessesUtilizationInfo"] == 30
+    assert made["nvmlDeviceGetSamples"] == 120
 
 
 def test_what_never_changes_is_asked_once(tmp_path: Path) -> None:
@@ -187,7 +203,7 @@ def test_a_cheap_reading_of_a_burst_makes_no_slow_ones(tmp_path: Path) -> None:
 def test_a_ring_that_is_dear_to_drain_is_drained_less_often_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ticking(tmp_path, SCENARIO) as t:
+    with ticking(tmp_path, f"{SCENARIO} gpm=0") as t:
         original = pynvml._nvmlGetFunctionPointer
 
         def pointer(symbol: str) -> Any:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from fakenvml.bench import ticking
+from fakenvml.bench import Ticking, ticking
 
 from gpuwatch.collect.buffers import SampleBuffer
 from gpuwatch.collect.fold import summarise
 from gpuwatch.model import NOT_READ, NOT_SUPPORTED, Absent, Burst, Reason, SampleSeries
 
 EVERY_MS = {"util": 200, "power": 20}
+
+
+def older(tmp_path: Path, scenario: str = "gpus=1") -> AbstractContextManager[Ticking]:
+    """A card without GPM: its samples are all that there is below a second, and are drained each second."""
+    return ticking(tmp_path, f"gpu * gpm=0\n{scenario}")
 
 
 def series(bursts: Sequence[Burst], name: str) -> list[SampleSeries]:
@@ -27,7 +33,7 @@ def steps(parts: Sequence[SampleSeries]) -> list[int]:
 
 @pytest.mark.parametrize("name", ["util", "power"])
 def test_at_one_hertz_no_sample_is_lost_and_none_comes_twice(tmp_path: Path, name: str) -> None:
-    with ticking(tmp_path, "gpu 0 util=0..100/3000 power=100000..700000/900") as t:
+    with older(tmp_path, "gpu 0 util=0..100/3000 power=100000..700000/900") as t:
         bursts = t.bursts(10)
     parts = series(bursts, name)
     assert set(steps(parts)) == {EVERY_MS[name] * 1000}
@@ -38,14 +44,14 @@ def test_at_one_hertz_no_sample_is_lost_and_none_comes_twice(tmp_path: Path, nam
 
 @pytest.mark.parametrize("after_ms", [37, 150, 333, 1900])
 def test_no_sample_is_lost_at_any_rate_of_reading_that_the_ring_allows(tmp_path: Path, after_ms: int) -> None:
-    with ticking(tmp_path) as t:
+    with older(tmp_path) as t:
         bursts = t.bursts(12, after_ms)
     for name, every_ms in EVERY_MS.items():
         assert set(steps(series(bursts, name))) <= {every_ms * 1000}, name
 
 
 def test_each_sample_has_the_value_that_the_driver_saw(tmp_path: Path) -> None:
-    with ticking(tmp_path, "gpu 0 util=0\nat 2050 gpu 0 util=90\nat 3050 gpu 0 util=0") as t:
+    with older(tmp_path, "gpu 0 util=0\nat 2050 gpu 0 util=90\nat 3050 gpu 0 util=0") as t:
         values = [value for burst in t.bursts(5) for value in burst.util_pct.values]
     assert values[:10] == [0] * 10
     assert values[10:15] == [90] * 5
@@ -54,7 +60,7 @@ def test_each_sample_has_the_value_that_the_driver_saw(tmp_path: Path) -> None:
 
 def test_the_length_of_the_ring_is_asked_and_not_assumed(tmp_path: Path) -> None:
     # 300 power samples in a second: a ring of 119 would lose two thirds.
-    with ticking(tmp_path, "gpu 0 ringms.0=3 ringcap.0=700 ringms.1=100 ringcap.1=20") as t:
+    with older(tmp_path, "gpu 0 ringms.0=3 ringcap.0=700 ringms.1=100 ringcap.1=20") as t:
         bursts = t.bursts(6)
     assert set(steps(series(bursts, "power"))) == {3000}
     assert set(steps(series(bursts, "util"))) == {100_000}
@@ -62,7 +68,7 @@ def test_the_length_of_the_ring_is_asked_and_not_assumed(tmp_path: Path) -> None
 
 
 def test_samples_that_were_overwritten_are_admitted(tmp_path: Path) -> None:
-    with ticking(tmp_path) as t:
+    with older(tmp_path) as t:
         t.bursts(2)
         late = t.tick(5000).burst
     assert late is not None
@@ -75,7 +81,7 @@ def test_samples_that_were_overwritten_are_admitted(tmp_path: Path) -> None:
 
 
 def test_an_idle_gpu_whose_buffer_goes_dark_has_nothing_new_and_no_error(tmp_path: Path) -> None:
-    with ticking(tmp_path, "gpu 0 util=50 ring=1\nat 2000 gpu 0 ring=0\nat 30000 gpu 0 ring=1") as t:
+    with older(tmp_path, "gpu 0 util=50 ring=1\nat 2000 gpu 0 ring=0\nat 30000 gpu 0 ring=1") as t:
         before = t.bursts(2)
         dark = t.bursts(27)
         after = t.bursts(3)
@@ -90,7 +96,7 @@ def test_an_idle_gpu_whose_buffer_goes_dark_has_nothing_new_and_no_error(tmp_pat
 
 @pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000, -1500])
 def test_a_clock_that_was_set_loses_no_sample_and_repeats_none(tmp_path: Path, jump_ms: int) -> None:
-    with ticking(tmp_path, f"gpu 0 util=0..100/7000 power=0..700000/7777\nat 5010 clock={jump_ms}") as t:
+    with older(tmp_path, f"gpu 0 util=0..100/7000 power=0..700000/7777\nat 5010 clock={jump_ms}") as t:
         bursts = t.bursts(12)
     for name, every_ms in EVERY_MS.items():
         parts = series(bursts, name)
@@ -104,7 +110,7 @@ def test_a_clock_that_was_set_loses_no_sample_and_repeats_none(tmp_path: Path, j
 
 
 def test_samples_stand_where_they_were_taken_on_our_clock_after_the_driver_s_was_set(tmp_path: Path) -> None:
-    with ticking(tmp_path, "gpus=1\nat 5010 clock=3600000") as t:
+    with older(tmp_path, "gpus=1\nat 5010 clock=3600000") as t:
         for _ in range(9):
             burst = t.tick().burst
             assert burst is not None
@@ -113,14 +119,14 @@ def test_samples_stand_where_they_were_taken_on_our_clock_after_the_driver_s_was
 
 def test_process_utilization_does_not_stick_after_the_clock_was_set_back(tmp_path: Path) -> None:
     scenario = "gpu 0 procs=7:1:C putil=7:80:5\nat 5010 clock=-3600000"
-    with ticking(tmp_path, scenario) as t:
+    with older(tmp_path, scenario) as t:
         t.health(5)
         health = t.health(8)
     assert [(u.pid, u.sm_pct) for u in health.process_utils] == [(7, 80)]
 
 
 def test_garbage_in_a_ring_is_no_spike_and_shifts_nothing(tmp_path: Path) -> None:
-    with ticking(tmp_path, "gpu 0 util=40\nat 2390 gpu 0 util=4294967295\nat 2410 gpu 0 util=40") as t:
+    with older(tmp_path, "gpu 0 util=40\nat 2390 gpu 0 util=4294967295\nat 2410 gpu 0 util=40") as t:
         bursts = t.bursts(4)
     assert {value for burst in bursts for value in burst.util_pct.values} == {40}
     assert set(steps(series(bursts, "util"))) == {200_000}
@@ -135,27 +141,27 @@ def test_a_driver_that_gives_its_ring_out_of_order_is_put_in_order(
 
     fetch = SampleBuffer._fetch
     monkeypatch.setattr(SampleBuffer, "_fetch", rotated)
-    with ticking(tmp_path, "gpu 0 util=0..100/3000") as t:
+    with older(tmp_path, "gpu 0 util=0..100/3000") as t:
         bursts = t.bursts(6)
     assert set(steps(series(bursts, "util"))) == {200_000}
     assert [part.broken for part in series(bursts, "util")] == [True, *[False] * 5]
 
 
 def test_draining_costs_one_call_per_ring_once_the_length_is_known(tmp_path: Path) -> None:
-    with ticking(tmp_path) as t:
+    with older(tmp_path) as t:
         assert t.tick().calls["nvmlDeviceGetSamples"] == 4
         assert t.tick().calls["nvmlDeviceGetSamples"] == 2
 
 
 def test_a_card_without_rings_is_asked_once(tmp_path: Path) -> None:
-    with ticking(tmp_path, "gpu 0 rc.nvmlDeviceGetSamples=3") as t:
+    with older(tmp_path, "gpu 0 rc.nvmlDeviceGetSamples=3") as t:
         first, second = t.tick(), t.tick()
     assert first.burst is None
     assert "nvmlDeviceGetSamples" not in second.calls
 
 
 def test_a_passing_failure_of_a_ring_is_told_and_then_nothing_is_missing(tmp_path: Path) -> None:
-    with ticking(tmp_path) as t:
+    with older(tmp_path) as t:
         before = t.bursts(2)
         t.fake.set("gpu 0 rc.nvmlDeviceGetSamples=999,999,0")
         failed = t.bursts(1)
@@ -165,11 +171,32 @@ def test_a_passing_failure_of_a_ring_is_told_and_then_nothing_is_missing(tmp_pat
     assert set(steps(series([*before, *failed, *after], "power"))) == {20_000}
 
 
+# beside GPM
+
+
+def test_beside_gpm_utilization_is_drained_every_other_second_and_no_sample_is_lost(tmp_path: Path) -> None:
+    with ticking(tmp_path, "gpu 0 util=0..100/3000 power=100000..700000/900") as t:
+        bursts = t.bursts(11)
+    util, power = series(bursts, "util"), series(bursts, "power")
+    assert [part.absent for part in util] == [None, *[NOT_READ, None] * 5]
+    assert set(steps(util)) == {200_000}
+    assert sum(len(part.values) for part in util[1:]) == 50
+    assert set(steps(power)) == {20_000}
+    assert all(part.values for part in power), "the ring holds 2.4 s only"
+
+
+def test_a_ring_too_short_to_wait_is_drained_each_second_beside_gpm_too(tmp_path: Path) -> None:
+    with ticking(tmp_path, "gpu 0 ringcap.1=20") as t:
+        util = series(t.bursts(6), "util")
+    assert [part.absent for part in util] == [None] * 6
+    assert set(steps(util)) == {200_000}
+
+
 # what is made of them
 
 
 def test_without_gpm_the_samples_are_busy_windows_below_a_second(tmp_path: Path) -> None:
-    with ticking(tmp_path, "gpu 0 gpm=0 util=0\nat 1410 gpu 0 util=100\nat 1790 gpu 0 util=0") as t:
+    with older(tmp_path, "gpu 0 gpm=0 util=0\nat 1410 gpu 0 util=100\nat 1790 gpu 0 util=0") as t:
         windows = [w for burst in t.bursts(3)[1:] for w in burst.busy_windows()]
     assert [busy for _, _, busy in windows] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
     assert all(later[0] == earlier[1] for earlier, later in itertools.pairwise(windows[:5]))
@@ -177,7 +204,7 @@ def test_without_gpm_the_samples_are_busy_windows_below_a_second(tmp_path: Path)
 
 
 def test_a_sample_without_a_predecessor_is_no_window(tmp_path: Path) -> None:
-    with ticking(tmp_path) as t:
+    with older(tmp_path) as t:
         first = t.bursts(1)[0]
     assert len(first.busy_windows()) == len(first.util_pct.values) - 1
     assert Burst(0, 1).busy_windows() == ()

@@ -14,7 +14,7 @@ from gpuwatch.collect import events
 from gpuwatch.collect.events import WANTED, EventWatcher
 from gpuwatch.collect.nvml import Nvml
 from gpuwatch.collect.xids import XIDS, xid
-from gpuwatch.model import EventKind, EventOrigin, EventRecord
+from gpuwatch.model import NOT_SUPPORTED, Absent, EventKind, EventOrigin, EventRecord, Reason
 
 XID = 8
 APPLICATION = {13, 31, 43, 45, 68, 109}
@@ -166,12 +166,41 @@ def test_a_driver_that_is_gone_ends_the_waiting(tmp_path: Path, code: int) -> No
         assert w.steps(1) == [None]
 
 
+@pytest.mark.parametrize(
+    ("scenario", "why"),
+    [
+        ("gpus=2\ngpu * events=0", NOT_SUPPORTED),
+        ("gpus=1 rc.nvmlEventSetCreate=4", Absent(Reason.NO_PERMISSION)),
+        ("gpus=1\ngpu 0 rc.nvmlDeviceRegisterEvents=999", Absent(Reason.ERROR, "NVML error 999")),
+        ("gpus=1 rc.nvmlEventSetWait_v2=13", NOT_SUPPORTED),
+        ("gpus=1 rc.nvmlEventSetWait_v2=9", Absent(Reason.DRIVER, "the driver was unloaded")),
+    ],
+)
+def test_a_thread_that_waits_no_more_knows_why(tmp_path: Path, scenario: str, why: Absent) -> None:
+    with watching(tmp_path, scenario, register=False) as w:
+        assert w.watcher.ended is None
+        w.watcher.run()
+        assert w.watcher.ended == why
+
+
+def test_a_bug_in_the_waiting_is_told_as_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with watching(tmp_path, "gpus=1", register=False) as w:
+
+        def step() -> float:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(w.watcher, "step", step)
+        w.watcher.run()
+        assert w.watcher.ended == Absent(Reason.ERROR, "RuntimeError: a bug")
+
+
 def test_an_ended_thread_gives_its_set_back(tmp_path: Path) -> None:
     with watching(tmp_path, "gpus=1", register=False) as w:
         w.watcher.start()
         w.watcher.end()
         w.watcher.join(20)
         assert not w.watcher.is_alive()
+        assert w.watcher.ended is None, "it was asked to end"
         assert w.fake.calls()["nvmlEventSetFree", None] == 1
 
 

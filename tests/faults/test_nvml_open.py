@@ -95,6 +95,29 @@ def test_a_missing_binding_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import a_module_that_nobody_has", "No module named 'a_module_that_nobody_has'"),
+        ("raise RuntimeError('built for\\nanother Python')", "RuntimeError: built for another Python"),
+        ("print 'Python 2'", "SyntaxError"),
+    ],
+)
+def test_a_broken_binding_is_not_said_to_be_missing(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml")
+    state, hint = Nvml().open()
+    assert state is DriverState.NO_LIBRARY
+    assert words in hint
+    assert "cannot be imported" in hint
+    assert "not installed" not in hint
+    assert "pip install --force-reinstall nvidia-ml-py" in hint
+    assert "\n" not in hint
+
+
 def test_identity_of_a_gpu_comes_with_units_and_its_numa_node(tmp_path: Path) -> None:
     node = tmp_path / "0001:c1:00.0"
     node.mkdir()

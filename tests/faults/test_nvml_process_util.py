@@ -56,12 +56,12 @@ def test_junk_is_dropped_and_only_listed_processes_are_shown(tmp_path: Path) -> 
 
 def test_more_processes_than_there_is_room_for_are_asked_for_again(tmp_path: Path) -> None:
     many = ",".join(f"{pid}:{pid % 100}:1" for pid in range(5, 205))
-    with ticking(tmp_path, f"gpu 0 procs=204:1:C putil={many}") as t:
+    with ticking(tmp_path, f"gpu 0 procs=203:1:C,204:1:C putil={many}") as t:
         assert t.tick().calls[NEWER] == 2
         again = t.tick(2000)
     assert again.calls[NEWER] == 1
     assert again.health is not None
-    assert again.health.process_utils == (ProcessUtil(204, 4, 1, 0, 0),)
+    assert again.health.process_utils == (ProcessUtil(203, 3, 1, 0, 0), ProcessUtil(204, 4, 1, 0, 0))
 
 
 @pytest.mark.parametrize("code", [3, 13, 25])

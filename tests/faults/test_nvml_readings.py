@@ -52,6 +52,20 @@ def all_fields(sample: DeviceSample) -> set[object]:
     return {getattr(sample, name) for name in (*READING_FIELDS, *GPM_METRICS)} | {sample.processes_absent}
 
 
+def test_a_client_of_mps_is_one_process_and_known_for_one_whichever_list_has_it(tmp_path: Path) -> None:
+    with bench(tmp_path, "gpu 0 procs=5:1:C,6:2:CM,7:3:M") as b:
+        sample = b.read(1000)
+        assert [(p.pid, p.kind, p.mem_used_bytes) for p in sample.processes] == [
+            (5, "C", 1),
+            (6, "CM", 2),
+            (7, "CM", 3),
+        ]
+        b.fake.set("gpu 0 rc.nvmlDeviceGetMPSComputeRunningProcesses_v3=3")
+        later = b.read(6000)
+    assert [(p.pid, p.kind) for p in later.processes] == [(5, "C"), (6, "C")]
+    assert later.processes_absent is None, "a driver without MPS misses nothing"
+
+
 def test_a_busy_gpu_reads_as_in_nvidia_smi(tmp_path: Path) -> None:
     scenario = "gpu 0 util=97 memutil=8 used=33934016512 power=626540 temp=61 sm=1530 mem=3201 reasons=0x4"
     with bench(tmp_path, scenario) as b:

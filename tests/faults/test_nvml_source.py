@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fakenvml.build import Fake, calls, fake_env, loaded
+from msgspec import UNSET
 
 from gpuwatch.collect.host_sampler import Roots
 from gpuwatch.collect.node import NodeSource
 from gpuwatch.collect.nvml import Nvml
 from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.model import (
+    NOT_SUPPORTED,
     Absent,
     DeviceSample,
     DriverState,
@@ -29,6 +31,7 @@ from gpuwatch.model import (
     Reason,
     Role,
     StackSample,
+    Unwatched,
 )
 
 PATIENCE_S = 20.0
@@ -72,7 +75,11 @@ class Parts:
 
 
 class Host:
+    fails = False
+
     def read(self, mono_ns: int) -> HostSample:
+        if self.fails:
+            raise RuntimeError("a bug")
         return HostSample(mono_ns)
 
 
@@ -88,8 +95,9 @@ class Processes:
 
 
 class Running:
-    def __init__(self, fake: Fake, source: NodeSource, parts: Parts) -> None:
+    def __init__(self, fake: Fake, source: NodeSource, parts: Parts, host: Host | None = None) -> None:
         self.fake = fake
+        self.host = host or Host()
         self.source = source
         self.parts = parts
         self.got: list[Observation] = []
@@ -115,13 +123,37 @@ class Running:
 def running(tmp_path: Path, scenario: str, patience_s: float = PATIENCE_S) -> Iterator[Running]:
     with loaded(tmp_path, scenario) as fake:
         parts = Parts()
+        host = Host()
         source = NodeSource(
-            Nvml(), Host(), Processes(parts), parts, parts.node, period_s=0.1, retry_s=0.02, patience_s=patience_s
+            Nvml(), host, Processes(parts), parts, parts.node, period_s=0.1, retry_s=0.02, patience_s=patience_s
         )
-        run = Running(fake, source, parts)
+        run = Running(fake, source, parts, host)
         yield run
         fake.release()
         source.stop()
+
+
+def test_events_that_are_not_watched_any_more_are_told_with_the_reason_and_the_gpus_go_on(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=2") as run:
+        run.more(1)
+        assert [inventory.unwatched for inventory in run.inventories()] == [UNSET]
+        run.fake.set("rc.nvmlEventSetWait_v2=13")
+        until(lambda: run.inventories()[-1].unwatched, "the end of the events is told")
+        assert run.inventories()[-1].unwatched == (Unwatched("XIDs and other events", NOT_SUPPORTED),)
+        run.more(1)
+        told = len(run.inventories())
+        run.more(1, 5)
+        assert len(run.inventories()) == told, "told once"
+
+
+def test_a_reader_of_ours_that_fails_is_told_and_taken_back(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=1") as run:
+        run.more(0)
+        run.host.fails = True
+        until(lambda: run.inventories()[-1].unwatched, "the failure is told")
+        assert run.inventories()[-1].unwatched == (Unwatched("the host", Absent(Reason.ERROR, "RuntimeError: a bug")),)
+        run.host.fails = False
+        until(lambda: not run.inventories()[-1].unwatched, "it is over")
 
 
 def test_the_inventory_comes_first_with_versions_and_all_gpus(tmp_path: Path) -> None:

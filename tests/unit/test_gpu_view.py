@@ -72,7 +72,7 @@ def test_the_chart_of_bursts_gives_way_to_a_line_before_any_other_chart_is_lost(
     with_chart = [height for height, text in charts.items() if "below a second" in text]
     assert with_chart == list(range(with_chart[0], 60))
     for height, text in charts.items():
-        assert ("within the last second" in text) != (height in with_chart)
+        assert ("sample by sample" in text) != (height in with_chart)
         if height in with_chart:
             assert "SM clock 1980 MHz  ⠁ most" in text
 
@@ -81,7 +81,7 @@ def test_a_single_tick_of_bursts_is_a_line_and_no_chart() -> None:
     state = STATES["bursty"]
     state = replace(state, burst_history={0: state.burst_history[0][-1:]})
     text = plain(screen(state, ViewOptions(view="gpu"), 160, 50, now_ns=NOW_NS))
-    assert "within the last second" in text
+    assert "sample by sample" in text
 
 
 def test_a_burst_of_one_sample_is_seen_and_a_dark_ring_is_a_gap() -> None:
@@ -99,6 +99,18 @@ def test_a_burst_of_one_sample_is_seen_and_a_dark_ring_is_a_gap() -> None:
     peaks, floor = ("".join(text for text, _ in row[1:])[-10:] for row in (rows[1], rows[3]))
     assert peaks == "     ⣿⡇⢸  "
     assert floor == peaks
+
+
+def test_samples_of_two_seconds_that_come_together_are_drawn_over_both() -> None:
+    def told(second: int, *values: int) -> TimedBurst:
+        return TimedBurst(NOW_NS + second * SECOND, BurstSummary(0, values, 100, 100, 100))
+
+    history = (told(-2, *[0] * 10), told(0, *[0] * 5, *[100] * 5))
+    state = replace(STATES["live1"], burst_history={0: history})
+    assert state.inventory is not None
+    rows = bursts.util_chart(state, state.inventory.devices[0], ViewOptions(), 80, with_power=False)
+    # Five samples of 200 ms are two and a half cells, whose edges are not those of the samples.
+    assert "".join(text for text, _ in rows[1][1:])[-6:] == "  ⢸⣿⣿⡇"
 
 
 # --------------------------------------------------------------------------- marks

@@ -16,6 +16,7 @@ from gpuwatch.daemon.telemetry import TelemetryPart
 from gpuwatch.diagnose.gpu_windows import throttle_shares, windows_of
 from gpuwatch.model import (
     NOT_SUPPORTED,
+    Absent,
     Burst,
     DeviceHealth,
     DeviceSample,
@@ -26,6 +27,7 @@ from gpuwatch.model import (
     NodeInfo,
     Observation,
     ProcessUtil,
+    Reason,
     SampleSeries,
 )
 from gpuwatch.replay.format import Writer, read_observations
@@ -110,6 +112,25 @@ def test_bursts_between_two_ticks_are_one_and_are_not_told_again() -> None:
     (message,) = published.messages
     assert message.bursts[0].util_pct == (97, 100, 3, 0, 55) * 2
     assert (message.bursts[0].power_min_w, message.bursts[0].power_max_w) == (76, 688)
+
+
+def test_power_waits_for_the_utilization_of_the_same_time_and_not_for_ever() -> None:
+    part, published = TelemetryPart(), Published()
+    power_only = msgspec.structs.replace(burst(0), util_pct=SampleSeries())
+    for _ in range(3):
+        part.take(power_only)
+        part.publish(published)
+        part.take(burst(0, 2 * S))
+        part.publish(published)
+    assert [message.bursts[0].util_pct for message in published.messages] == [(97, 100, 3, 0, 55)] * 3
+    for _ in range(10):
+        part.take(power_only)
+        part.publish(published)
+    assert len(published.messages) == 5
+    dark = SampleSeries(absent=Absent(Reason.NOT_FOUND))
+    part.take(msgspec.structs.replace(burst(0), util_pct=dark))
+    part.publish(published)
+    assert (published.messages[-1].bursts[0].util_pct, len(published.messages)) == ((), 6)
 
 
 def test_a_storm_of_events_is_spread_and_bounded() -> None:

@@ -164,3 +164,43 @@ def test_a_bug_in_the_reader_shows_as_a_reason_and_the_thread_goes_on(caplog: py
         run_for(sampler, clock, 3 * S)
     assert [sample.power_w for sample in got] == [Absent(Reason.ERROR, "RuntimeError: a bug")] * 3
     assert len(caplog.records) == 1
+
+
+class BothWays(FakeReader):
+    """Has slow readings too, which may fail for themselves."""
+
+    more_fails = False
+
+    def set_demand(self, low: bool) -> None:
+        pass
+
+    def extras(self, mono_ns: int) -> tuple[DeviceSample, ...]:
+        if self.more_fails:
+            raise TypeError("another bug")
+        return (DeviceSample(4, mono_ns),)
+
+
+def test_each_kind_of_failing_reading_is_told_when_it_begins_and_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    reader = BothWays(clock)
+    more: list[object] = []
+    sampler = DeviceSampler(3, reader, lambda _: None, 1.0, clock, more=more.append)
+    with caplog.at_level(logging.INFO):
+        reader.more_fails = True
+        run_for(sampler, clock, 2 * S)
+        assert sampler.failures.now == {"the slow readings of GPU 3": "TypeError: another bug"}
+        reader.fails = True
+        run_for(sampler, clock, 2 * S)
+        assert set(sampler.failures.now) == {"GPU 3", "the slow readings of GPU 3"}
+        reader.fails = reader.more_fails = False
+        run_for(sampler, clock, 2 * S)
+    assert sampler.failures.now == {}
+    assert len(more) == 2
+    assert [record.message for record in caplog.records] == [
+        "reading the slow readings of GPU 3 failed",
+        "reading GPU 3 failed",
+        "reading GPU 3 works again",
+        "reading the slow readings of GPU 3 works again",
+    ]

@@ -71,6 +71,20 @@ def test_a_bug_in_the_host_reader_does_not_stop_the_process_reader(caplog: pytes
             bench.ns += S
     assert [type(observation) for observation in bench.got] == [ProcessTick] * 3
     assert len(caplog.records) == 1
+    assert bench.sampler.failures.now == {"the host": "RuntimeError: a bug"}
+
+
+def test_a_host_that_can_be_read_again_is_not_said_to_fail(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    with caplog.at_level(logging.INFO):
+        for bench.broken in (True, True, False, True):
+            bench.sampler.step()
+            bench.ns += S
+    assert [record.message for record in caplog.records] == [
+        "reading the host failed",
+        "reading the host works again",
+        "reading the host failed",
+    ]
 
 
 def test_nothing_is_emitted_after_the_end() -> None:

@@ -40,6 +40,7 @@ from gpuwatch.model import (
     Severity,
     Source,
     SourceKind,
+    Unwatched,
 )
 
 GIB = 2**30
@@ -156,6 +157,28 @@ def test_processes_that_may_not_be_listed_are_not_reported_as_none() -> None:
     lines = status_lines(view_of(H200, samples=(hidden,)))
     assert "GPU 0: processes n/a: no permission" in lines
     assert "no processes on any GPU" not in lines
+
+
+def test_what_is_not_watched_any_more_is_said_with_the_reason() -> None:
+    view = view_of(H200, samples=(STARVED,))
+    part = Unwatched("XIDs and other events", Absent(Reason.DRIVER, "the driver was unloaded"))
+    view = msgspec.structs.replace(view, inventory=msgspec.structs.replace(view.inventory, unwatched=(part,)))
+    assert "not watched: XIDs and other events: driver (the driver was unloaded)" in status_lines(view)
+    shown = json.loads(json.dumps(status.status_document(view)))
+    assert shown["unwatched"] == [
+        {"part": "XIDs and other events", "absent": {"absent": "driver", "detail": "the driver was unloaded"}}
+    ]
+    assert json.loads(json.dumps(status.status_document(view_of(H200, samples=()))))["unwatched"] == []
+
+
+def test_pids_of_the_host_in_a_container_are_explained_and_only_there() -> None:
+    view = view_of(H200, A100, samples=(STARVED, OLD_CARD))
+    assert not [line for line in status_lines(view) if "this container" in line]
+    node = msgspec.structs.replace(NODE, containerised=True)
+    view = msgspec.structs.replace(view, inventory=msgspec.structs.replace(view.inventory, node=node))
+    lines = status_lines(view)
+    assert "1 of 2 listed processes are not in this container: such a pid may be the host's;" in lines
+    assert any("--pid=host" in line for line in lines)
 
 
 def test_an_idle_machine_says_that_nobody_is_there() -> None:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tui"))
 from tui_states import MAIN, NOW_NS, SECOND, STATES, fleet, live
 
 from gpuwatch.client.rates import IoRate
-from gpuwatch.model import Absent, AccountShare, EvidenceRow, Reason
+from gpuwatch.model import Absent, AccountShare, EvidenceRow, Reason, Unwatched
 from gpuwatch.tui import columns, diagnosis, facts, series
 from gpuwatch.tui import hosts as host_list
 from gpuwatch.tui.account import over_time
@@ -112,6 +112,18 @@ def test_a_proxy_carries_its_mark_and_its_warning() -> None:
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_words(reason: Reason) -> None:
     assert reason in facts._REASONS
+
+
+def test_what_is_not_watched_any_more_stands_on_every_view_and_what_never_was_does_not() -> None:
+    state = STATES["live1"]
+    assert state.inventory is not None
+    ended = Unwatched("XIDs and other events", Absent(Reason.DRIVER, "the driver was unloaded"))
+    never = Unwatched("something", Absent(Reason.NOT_SUPPORTED))
+    state = replace(state, inventory=replace(state.inventory, unwatched=(ended, never)))
+    for view in VIEWS:
+        rows = plain(screen(state, ViewOptions(zone=UTC, view=view), 80, 24, now_ns=NOW_NS)).splitlines()
+        assert any("not watched: XIDs and other events" in row and "unloaded" in row for row in rows), view
+        assert not any("something" in row for row in rows), view
 
 
 def test_a_recording_says_so_on_every_view() -> None:
