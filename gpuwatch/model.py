@@ -81,6 +81,8 @@ class DriverState(enum.StrEnum):
     NO_PERMISSION = "no_permission"
     UNKNOWN = "unknown"
     """NVML error 999: typically a container that lost its device cgroup after a daemon-reload."""
+    ASLEEP = "asleep"
+    """The GPUs are suspended and left alone: no trouble (``let_gpus_sleep``)."""
 
 
 class SourceKind(enum.StrEnum):
