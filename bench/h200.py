@@ -25,8 +25,8 @@ from typing import Any
 from bench.readings import ROOT, Readings, choose
 from bench.table import machine
 
-PARTS = ("gpm", "small", "loader")
-SHARE = {"gpm": 0.25, "small": 0.5, "loader": 1.0}
+PARTS = ("memory", "gpm", "small", "loader")
+SHARE = {"memory": 0.1, "gpm": 0.25, "small": 0.5, "loader": 1.0}
 """Of the time that is left, at most: whoever comes later gets what an earlier part did not need."""
 ENDING_S = 6.0
 """A part that keeps its limit still has to end its children; one that does not is killed after this."""
@@ -84,6 +84,8 @@ def measured(
 def command(part: str, out: Path, options: argparse.Namespace, limit_s: float) -> list[str]:
     """Of one part."""
     shared = ["--out", str(out), "--limit-s", f"{max(limit_s, 1.0):.1f}", "--device", options.device]
+    if part == "memory":
+        return [sys.executable, "-m", "bench.memory", "--out", str(out)]
     if part == "gpm":
         return [sys.executable, "-m", "bench.gpm_beside", *shared, "--seconds", f"{options.seconds:g}"]
     only = ["--only", options.only] if options.only else []
@@ -96,6 +98,10 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
     yield from (f"{name:<17}{value}" for name, value in answer["machine"].items())
     facts = answer["parts"].get("gpm", {}).get("device", {})
     yield from (f"{name:<17}{value}" for name, value in facts.items())
+    yield ""
+    yield "resident memory of a daemon, MiB"
+    for row in answer["parts"].get("memory", {}).get("results", ()):
+        yield f"{row['stage']:<13}{row['rss']:>10.1f}   anonymous {row['anonymous']:.1f}, share {row['pss']:.1f}"
     yield ""
     yield "counters beside the work's own figure"
     yield f"{'load':<13}{'own':>10}{'by clock':>10}{'ratio':>8}{'by sheet':>10}{'ratio':>8}  {'within 5 %':<12}counter"

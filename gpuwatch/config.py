@@ -70,6 +70,8 @@ class Config(Struct, frozen=True):
     endpoint: str = ""
     """Runtime directory, as a path or ``ipc://`` and a path; empty means the search order of the README."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    let_gpus_sleep: bool = False
+    """Give the driver back while nobody uses or watches a GPU, and do not wake one that is suspended: for laptops."""
     diagnosis: DiagnosisConfig = DiagnosisConfig()
     probes: ProbesConfig = ProbesConfig()
 

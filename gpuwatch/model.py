@@ -81,6 +81,8 @@ class DriverState(enum.StrEnum):
     NO_PERMISSION = "no_permission"
     UNKNOWN = "unknown"
     """NVML error 999: typically a container that lost its device cgroup after a daemon-reload."""
+    ASLEEP = "asleep"
+    """The GPUs are suspended and left alone: no trouble (``let_gpus_sleep``)."""
 
 
 class SourceKind(enum.StrEnum):
@@ -300,6 +302,33 @@ class RankPlace(Struct, frozen=True):
     """The same for all ranks of the job and for no other job on this machine, such as "tcp node3:29500"."""
 
 
+class FileSystem(Struct, frozen=True, order=True):
+    """Where files of a process lie."""
+
+    mount: str
+    """Mount point, as the process sees it."""
+    kind: str
+    """Such as "ext4", "nfs4" or "fuse.s3fs"."""
+    source: str
+    """Such as "/dev/nvme0n1p2" or "server:/export"."""
+    remote: bool
+    """Served over a network."""
+    disk: str = ""
+    """The whole disk, such as "nvme0n1"; "" for what has none: network, memory, layers of a container."""
+    rotational: bool = False
+    """The disk turns."""
+
+
+class Storage(Struct, frozen=True):
+    """Where the files lie that a process has been seen to have open. A look every ten seconds sees what is open at that
+    moment, and what was seen once stays."""
+
+    systems: tuple[FileSystem, ...] = ()
+    """At most eight, in the order in which they were seen."""
+    absent: Absent | None = None
+    """Why there may be more: its open files cannot be listed."""
+
+
 class ProcessInfo(Struct, frozen=True, omit_defaults=True):
     """Static facts about a process of a GPU job; sent once and when they change.
 
@@ -326,6 +355,8 @@ class ProcessInfo(Struct, frozen=True, omit_defaults=True):
     """The executable is a CPython: its stack can be sampled."""
     place: RankPlace | None = None
     """None when the environment says nothing of it, or is another user's."""
+    storage: Storage | None = None
+    """Where its files lie, of main processes and loader workers. None until it has been looked at."""
 
     def same_job(self, other: ProcessInfo) -> bool:
         """Whether the two GPU processes are ranks of one distributed job.

@@ -62,7 +62,7 @@ def command(
     config = load(file, flags).config
     directory = choose_directory(runtime_dir, config.endpoint, os.environ, os.getuid())
     setup(config.log_level, as_json)
-    source = _source(replay, speed, config.period_s, retry, partial=partial)
+    source = _source(replay, speed, config, retry, partial=partial)
     restart = _restart(source)
     service = Service(
         source,
@@ -105,14 +105,14 @@ def _restart(source: ObservationSource) -> Restart | None:
     return Restart(source.restart_wanted) if isinstance(source, NodeSource) else None
 
 
-def _source(replay: Path | None, speed: float, period_s: float, retry_s: float, *, partial: bool) -> ObservationSource:
+def _source(replay: Path | None, speed: float, config: Config, retry_s: float, *, partial: bool) -> ObservationSource:
     if replay is not None:
         from gpuwatch.replay.player import ReplaySource
 
         return ReplaySource(replay, speed, partial=partial)
     from gpuwatch.collect.node import live_source
 
-    return live_source(period_s, retry_s)
+    return live_source(config.period_s, retry_s, let_sleep=config.let_gpus_sleep)
 
 
 def _judge() -> Judge:

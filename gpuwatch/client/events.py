@@ -169,8 +169,12 @@ def _inventory(before: NodeState, after: NodeState, wall_ns: int) -> list[Event]
     assert after.inventory is not None
     out = []
     if before.inventory.driver is not after.inventory.driver:
-        good = after.inventory.driver is DriverState.OK
-        text = "the driver works again" if good else after.inventory.driver_hint or after.inventory.driver.value
+        good = after.inventory.driver in (DriverState.OK, DriverState.ASLEEP)
+        text = (
+            "the driver works again"
+            if after.inventory.driver is DriverState.OK
+            else after.inventory.driver_hint or after.inventory.driver.value
+        )
         out.append(Event(wall_ns, EventKind.GPU, Severity.INFO if good else Severity.CRITICAL, text))
     old = {device.uuid: device for device in before.inventory.devices}
     new = {device.uuid: device for device in after.inventory.devices}

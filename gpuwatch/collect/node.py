@@ -24,6 +24,7 @@ from gpuwatch.collect.gpu_threads import GpuThreads
 from gpuwatch.collect.host_sampler import HostPart, HostSampler, ProcessPart, Roots
 from gpuwatch.collect.nvml_identity import gpu_of
 from gpuwatch.collect.shared_memory import with_shared_memory
+from gpuwatch.collect.sleep import HINT, Sleep
 from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.model import (
     Absent,
@@ -80,7 +81,9 @@ class NodeSource:
         retry_s: float = RETRY_S,
         patience_s: float = PATIENCE_S,
         survey_s: float = SURVEY_S,
+        sleep: Sleep | None = None,
     ) -> None:
+        """``sleep``: leave GPUs that sleep alone, and let them (None: watch them always)."""
         self._driver = driver
         self._stacks = stacks
         self._node = node
@@ -89,6 +92,9 @@ class NodeSource:
         self._retry_s = retry_s
         self._patience_s = patience_s
         self._survey_ns = int(survey_s * 1e9)
+        self._sleep = sleep
+        self._resting = False
+        """NVML is to be given back, for the GPUs to sleep."""
         self._was_ok = False
         self._restart = False
         self._shared: frozenset[int] = frozenset()
@@ -188,6 +194,9 @@ class NodeSource:
 
     def _supervise(self) -> None:
         while not self._stopping.is_set():
+            self._let_sleep()
+            if self._stopping.is_set():
+                return
             opened = self._open()
             if opened is None:
                 return
@@ -201,6 +210,22 @@ class NodeSource:
                 self._wait_for_match()
             else:
                 self._stopping.wait(self._retry_s)
+
+    def _let_sleep(self) -> None:
+        """Wait while the GPUs sleep, or are about to because NVML is given back."""
+        if self._sleep is None or not (self._resting or self._sleep.asleep()):
+            return
+        self._resting = False
+        self._driver.close()
+        known = self._inventory.devices if self._inventory is not None else ()
+        self._announce(Opened(DriverState.ASLEEP, HINT, devices=known))
+        self._start_host()
+        self._sleep.wait(self._stopping, lambda: not self._low_demand)
+
+    def _unused(self) -> bool:
+        """No process is on a GPU, and nobody watches."""
+        with self._lock:
+            return self._low_demand and self._focus is None and not any(self._pids.values())
 
     def _wait_for_match(self) -> None:
         """Library and kernel module differ. When the library was replaced or has worked before, a new process helps;
@@ -288,6 +313,9 @@ class NodeSource:
             self._gpus.tell_silent()
             if self._inventory is not None:
                 self._tell(msgspec.structs.replace(self._inventory, unwatched=self._unwatched()))
+            if self._sleep is not None and self._sleep.due(idle=self._unused()):
+                self._resting = True
+                break
             if self._gpus.driver_gone() or self._gpus.answers_again(self._driver.settled()):
                 break
             if self._clock() - surveyed_ns >= self._survey_ns:
@@ -375,12 +403,18 @@ def _nowhere(observation: Observation) -> None:
     """Before ``start``."""
 
 
-def live_source(period_s: float = 1.0, retry_s: float = RETRY_S) -> NodeSource:
-    """The source for this machine, with the real readers. ``period_s`` from 0.1 to 5."""
+def live_source(period_s: float = 1.0, retry_s: float = RETRY_S, *, let_sleep: bool = False) -> NodeSource:
+    """The source for this machine, with the real readers. ``period_s`` from 0.1 to 5. ``let_sleep``: see ``sleep``."""
     from gpuwatch.collect.host import HostReader, node_info
     from gpuwatch.collect.nvml import Nvml
     from gpuwatch.collect.procfs import ProcessReader
     from gpuwatch.collect.stacks import StackSampler
 
     parts = Nvml(), HostReader(), ProcessReader(), StackSampler(), node_info
-    return NodeSource(*parts, period_s=period_s, retry_s=retry_s, survey_s=min(SURVEY_S, retry_s))
+    return NodeSource(
+        *parts,
+        period_s=period_s,
+        retry_s=retry_s,
+        survey_s=min(SURVEY_S, retry_s),
+        sleep=Sleep() if let_sleep else None,
+    )

@@ -292,6 +292,27 @@ def parse_cgroup_mounts(data: bytes) -> tuple[CgroupMount, ...]:
     return tuple(mounts)
 
 
+class Mount(NamedTuple):
+    """One line of mountinfo."""
+
+    device: str
+    """Major and minor number, such as "259:2"."""
+    point: str
+    kind: str
+    source: str
+
+
+def parse_mounts(data: bytes) -> tuple[Mount, ...]:
+    """All mounts in /proc/PID/mountinfo, in the order in which they were made."""
+    mounts: list[Mount] = []
+    for line in data.splitlines():
+        before, separator, after = line.partition(b" - ")
+        fields, rest = before.split(), after.split()
+        if separator and len(fields) >= 5 and len(rest) >= 2:
+            mounts.append(Mount(printable(fields[2]), _unescaped(fields[4]), printable(rest[0]), _unescaped(rest[1])))
+    return tuple(mounts)
+
+
 def _unescaped(field: bytes) -> str:
     """mountinfo writes space, tab, newline and backslash as three octal digits."""
     for code in (b"\\040", b"\\011", b"\\012", b"\\134"):

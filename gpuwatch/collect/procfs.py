@@ -21,6 +21,7 @@ import msgspec
 
 from gpuwatch.collect import distributed, roles
 from gpuwatch.collect.cgroup import CgroupReader, container_label, main_path
+from gpuwatch.collect.open_files import OpenFiles
 from gpuwatch.collect.proc_files import KeptFiles, absent, read_all, read_small, reading
 from gpuwatch.collect.proc_parse import (
     PidIo,
@@ -44,6 +45,7 @@ from gpuwatch.model import (
     RankPlace,
     Reason,
     Role,
+    Storage,
     Text,
 )
 
@@ -56,6 +58,11 @@ SLEEPS_KEPT = 3
 """For so many ticks the I/O, scheduler and wait figures of one that sleeps stand: 256 take 5.5 ms a tick, not 8.5."""
 COMMAND_CHARS = 4096
 """A command line may hold 2 MB; a fork server's holds its whole sys.path."""
+LOOKS_PER_TICK = 2
+LOOK_EVERY_NS = 10_000_000_000
+"""At the open files of a process. A look took 0.12 ms with 7 files open, 0.34 ms with 63: below 0.1 % of a core."""
+STORAGE_KEPT = 8
+"""File systems of one process: more would be a list of mounts."""
 _KEPT = ("stat", "schedstat", "io", "wchan")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -64,7 +71,9 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class _Process:
     """What is remembered of a process between ticks."""
 
-    __slots__ = ("cpu_ns", "info", "kept", "last", "mono_ns", "names", "reads", "start_ticks")
+    __slots__ = (
+        *("cpu_ns", "info", "kept", "last", "looked_ns", "mono_ns", "names", "reads", "start_ticks", "storage"),
+    )
 
     def __init__(self, start_ticks: int) -> None:
         self.start_ticks = start_ticks
@@ -76,6 +85,8 @@ class _Process:
         self.last: ProcessSample | None = None
         self.kept = 0
         """Ticks for which ``last`` has stood."""
+        self.looked_ns = 0
+        self.storage: Storage | None = None
 
 
 class ProcessReader:
@@ -88,6 +99,7 @@ class ProcessReader:
         self._tree = ProcessTree(root)
         self._cgroups = CgroupReader(root)
         self._users = UserNames()
+        self._open_files = OpenFiles(root)
         self._known: dict[int, _Process] = {}
 
     def close(self) -> None:
@@ -111,6 +123,7 @@ class ProcessReader:
         jobs = {pid: root for pid, root in jobs.items() if pid in stats}
         previous = set(self._known)
         self._admit(jobs, stats)
+        self._look_at_files(mono_ns)
         infos = self._infos(jobs, stats, present)
         samples = self._samples(jobs, stats, mono_ns)
         gone = tuple(sorted(previous - set(self._known)))
@@ -151,6 +164,24 @@ class ProcessReader:
             del self._known[pid]
             self._files.drop(pid, _KEPT)
 
+    def _look_at_files(self, mono_ns: int) -> None:
+        """Of those that move data, the ones that have waited longest. What is found is added to what was."""
+        due = [
+            (process.looked_ns, pid)
+            for pid, process in self._known.items()
+            if process.info is not None
+            and process.info.role in (Role.MAIN, Role.LOADER_WORKER)
+            and (not process.looked_ns or mono_ns - process.looked_ns >= LOOK_EVERY_NS)
+        ]
+        for _, pid in sorted(due)[:LOOKS_PER_TICK]:
+            process, look = self._known[pid], self._open_files.look(pid)
+            process.looked_ns = mono_ns
+            if look.absent is not None and look.absent.reason is Reason.NOT_FOUND:
+                continue  # It has ended.
+            known = () if process.storage is None else process.storage.systems
+            new = sorted(look.found.difference(known))
+            process.storage = Storage((*known, *new)[:STORAGE_KEPT], look.absent)
+
     def _infos(
         self, jobs: dict[int, int], stats: dict[int, PidStat], devices: dict[int, tuple[int, ...]]
     ) -> tuple[ProcessInfo, ...]:
@@ -170,6 +201,7 @@ class ProcessReader:
                     (old.comm, old.ppid, old.root_pid, old.role, old.device_indices)
                     == (stat.comm, stat.ppid, root, role, devices.get(pid, ()))
                 )
+                and old.storage == process.storage
             ):
                 continue
             info = self._info(pid, root, stat, role, devices.get(pid, ()))
@@ -226,6 +258,7 @@ class ProcessReader:
             device_indices=devices,
             python=roles.looks_python(names) or (role is Role.MAIN and self._maps_libpython(pid)),
             place=self._place(pid, stat, container) if role is Role.MAIN else None,
+            storage=self._known[pid].storage,
         )
 
     def _place(self, pid: int, stat: PidStat, container: Text) -> RankPlace | None:

@@ -37,7 +37,8 @@ class Saying:
             names = ", ".join(f"{device.index} {device.name}" for device in inventory.devices)
             self._said.log(logging.INFO, "driver", f"driver ok, GPUs: {names}")
         else:
-            self._said.log(logging.WARNING, "driver", f"driver {inventory.driver.value}: {inventory.driver_hint}")
+            level = logging.INFO if inventory.driver is DriverState.ASLEEP else logging.WARNING
+            self._said.log(level, "driver", f"driver {inventory.driver.value}: {inventory.driver_hint}")
         missing = {part.part: part.absent for part in inventory.unwatched or ()}
         for part in self._unwatched - missing.keys():
             self._said.log(logging.INFO, f"part {part}", f"{part}: watched again")

@@ -118,6 +118,7 @@ _DRIVER_TITLES = {
     DriverState.NO_DEVICES: "The driver works and shows no GPU",
     DriverState.NO_PERMISSION: "Not allowed to open the GPUs",
     DriverState.UNKNOWN: "The NVIDIA driver does not answer",
+    DriverState.ASLEEP: "The GPUs are asleep",
 }
 
 

@@ -26,7 +26,6 @@ from gpuwatch.client.connection import Connection
 from gpuwatch.client.state import Link
 from gpuwatch.config import Config, DiagnosisConfig
 from gpuwatch.daemon import diagnosing
-from gpuwatch.diagnose.undecided import undecided
 from gpuwatch.model import AccountShare, Diagnosis, Observation, ProcessTick, Source, SourceKind
 
 
@@ -111,7 +110,12 @@ def test_a_starved_job_is_diagnosed_by_itself_and_logged_once(
             newest = start + tenth * S // 10
             until(client, lambda s, newest=newest: 0 in s.devices and s.devices[0].mono_ns == newest)  # type: ignore[misc]
         until(client, lambda s: s.diagnosis_of(17) is not None)
-        assert [(f.seconds, f.undecided) for f in source.focused if f is not None] == [(0.5, undecided)]
+        (focus,) = [f for f in source.focused if f is not None]
+        assert focus.seconds == 0.5
+        assert focus.undecided is not None
+        for answer in (True, False):
+            monkeypatch.setattr("gpuwatch.diagnose.undecided.undecided", lambda _stacks, _texts, say=answer: say)
+            assert focus.undecided((), {}) is answer, "the rules of the diagnosis decide"
     lines = [r.getMessage() for r in caplog.records if "pid 17" in r.getMessage()]
     assert lines == ["pid 17: loader_too_few_workers"]
 

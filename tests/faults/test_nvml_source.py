@@ -16,6 +16,7 @@ from msgspec import UNSET
 from gpuwatch.collect.host_sampler import Roots
 from gpuwatch.collect.node import NodeSource
 from gpuwatch.collect.nvml import Nvml
+from gpuwatch.collect.sleep import Sleep
 from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.model import (
     NOT_SUPPORTED,
@@ -120,17 +121,70 @@ class Running:
 
 
 @contextmanager
-def running(tmp_path: Path, scenario: str, patience_s: float = PATIENCE_S) -> Iterator[Running]:
+def running(
+    tmp_path: Path, scenario: str, patience_s: float = PATIENCE_S, sleep: Sleep | None = None
+) -> Iterator[Running]:
     with loaded(tmp_path, scenario) as fake:
         parts = Parts()
         host = Host()
         source = NodeSource(
-            Nvml(), host, Processes(parts), parts, parts.node, period_s=0.1, retry_s=0.02, patience_s=patience_s
+            *(Nvml(), host, Processes(parts), parts, parts.node),
+            period_s=0.1,
+            retry_s=0.02,
+            patience_s=patience_s,
+            sleep=sleep,
         )
         run = Running(fake, source, parts, host)
         yield run
         fake.release()
         source.stop()
+
+
+def laptop(tmp_path: Path, status: str) -> Path:
+    """The sysfs of a machine with one GPU that may suspend; its status file."""
+    power = tmp_path / "pci" / "0000:01:00.0" / "power"
+    power.mkdir(parents=True)
+    (power.parent / "vendor").write_text("0x10de\n")
+    (power.parent / "class").write_text("0x030000\n")
+    (power / "control").write_text("auto\n")
+    (power / "runtime_status").write_text(f"{status}\n")
+    return power / "runtime_status"
+
+
+def test_a_gpu_that_sleeps_is_not_woken_and_is_watched_once_it_wakes(tmp_path: Path) -> None:
+    status = laptop(tmp_path, "suspended")
+    with running(tmp_path, "gpus=1", sleep=Sleep(tmp_path / "pci", look_s=0.01)) as run:
+        until(lambda: run.hosts() > 2, "the host is watched meanwhile")
+        (asleep,) = run.inventories()
+        assert (asleep.driver, asleep.devices) == (DriverState.ASLEEP, ())
+        assert "asleep" in asleep.driver_hint
+        assert not calls(tmp_path), "not one call"
+        status.write_text("active\n")
+        run.more(0)
+        assert run.inventories()[-1].driver is DriverState.OK
+
+
+def test_a_gpu_that_nobody_uses_or_watches_is_given_back_and_taken_up_when_it_is_used(tmp_path: Path) -> None:
+    status = laptop(tmp_path, "active")
+    sleep = Sleep(tmp_path / "pci", idle_s=0.0, look_s=0.01)
+    with running(tmp_path, "gpus=1\ngpu 0 procs=5:1:C", sleep=sleep) as run:
+        run.source.set_demand(True)
+        run.more(0, 8)
+        assert calls(tmp_path)["nvmlShutdown", None] == 0, "a process is on it"
+        run.fake.set("gpu 0 procs=none")
+        until(lambda: calls(tmp_path)["nvmlShutdown", None], "NVML is given back")
+        status.write_text("suspended\n")
+        until(lambda: run.inventories()[-1].driver is DriverState.ASLEEP, "it is told")
+        assert [device.name for device in run.inventories()[-1].devices] == ["NVIDIA H200"], "it is still there"
+        made = sum(calls(tmp_path).values())
+        hosts = run.hosts()
+        until(lambda: run.hosts() > hosts + 2, "the host is watched")
+        assert sum(calls(tmp_path).values()) == made
+        run.source.set_demand(False)  # Somebody looks: it is told that it sleeps, and not woken for that.
+        run.fake.set("gpu 0 procs=5:1:C")
+        status.write_text("active\n")
+        run.more(0)
+        assert run.inventories()[-1].driver is DriverState.OK
 
 
 def test_events_that_are_not_watched_any_more_are_told_with_the_reason_and_the_gpus_go_on(tmp_path: Path) -> None:
