@@ -105,7 +105,7 @@ def test_a_selftest_prints_what_this_machine_can_detect(machine: Path, capsys: p
     arguments = ["probe", "selftest", "copies", "--device", "cpu", "--python", python, "--pairs", "4", "--seed", "3"]
     assert run(arguments) == 0
     out = capsys.readouterr().out
-    assert "smallest change that 4 pairs detect here:" in out
+    assert "noise between fresh processes, and the smallest change that 4 pairs find here:" in out
     detected = float(
         next(line for line in out.splitlines() if line.startswith("  copies.rate")).split()[-1].rstrip("%")
     )
