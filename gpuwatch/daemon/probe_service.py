@@ -54,6 +54,9 @@ class ProbeRunner(Protocol):
     def stop(self) -> None:
         """End all within two seconds."""
 
+    def use(self, python: str) -> None:
+        """Start the next ones with this interpreter, "" for our own; those that run are left alone."""
+
 
 class ProbeSchedule(Protocol):
     """When a probe runs by itself."""
@@ -132,6 +135,8 @@ class ProbeService:
             from gpuwatch.daemon.probing import Schedule
 
             self._schedule = Schedule(settings)
+        if self._runner is not None:
+            self._runner.use(settings.python)
         self._baseline.configure(settings.baseline)
 
     def answer(self, request: wire.StartProbe) -> wire.Reply:

@@ -185,6 +185,10 @@ class Runner:
         for process in self.running():
             process.check(sample)
 
+    def use(self, python: str) -> None:
+        """Start the next ones with this interpreter, "" for our own; those that run are left alone."""
+        self._python = python
+
     def stop(self) -> None:
         """End all probes and wait until their ``done`` has been called, two seconds at most."""
         for process in self.running():

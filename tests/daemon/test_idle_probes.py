@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -171,6 +172,26 @@ def test_reading_the_configuration_again_does_not_start_all_probes_again(tmp_pat
         made.second()
         made.finish()
         assert made.ran == [*QUICK, QUICK[0]]
+
+
+def test_another_python_in_the_configuration_is_used_from_the_next_probe_on(tmp_path: Path) -> None:
+    """Else whoever moves to another torch measures the old one until somebody thinks of a restart."""
+    other = tmp_path / "python-of-another-torch"
+    other.write_text(f'#!/bin/sh\necho another >>"$RAN"\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    with node(tmp_path) as made:
+        made.second(IDLE_S + 1)
+        made.finish()
+        assert made.ran == [QUICK[0]]
+        made.reload(replace(AUTOMATIC, probes=replace(AUTOMATIC.probes, python=str(other))))
+        made.second(IDLE_S + 1)
+        made.finish()
+        assert made.ran == [QUICK[0], "another", QUICK[1]]
+        wrong = replace(AUTOMATIC.probes, python=str(tmp_path / "nowhere"), set=("convv",))
+        made.reload(replace(AUTOMATIC, probes=wrong))
+        made.second(IDLE_S + 1)
+        made.finish()
+        assert made.ran[3:] == ["another", QUICK[2]], "a configuration that is refused changes nothing"
 
 
 def test_a_wrong_name_in_the_configuration_leaves_the_schedule_as_it_was(tmp_path: Path) -> None:
