@@ -60,11 +60,11 @@ class Step(NamedTuple):
 # What the page needs most comes first; what runs long and is told by its neighbours, last.
 PLAN = (
     Step("probe", "matmul", 1.0, 42, tiny="64"),
-    Step("probe", "memory", 0.3, 14, tiny="1"),
+    Step("probe", "memory", 0.2, 13, tiny="1"),
     Step("probe", "copies", 0.2, 24, tiny="4,1024"),
-    Step("probe", "launch", 0.5, 13, tiny="10"),
-    Step("selftest", "launch", 0.5, 56),
-    Step("compare", "memory", 0.3, 62),
+    Step("probe", "launch", 0.2, 11, tiny="10"),
+    Step("selftest", "launch", 0.2, 40),
+    Step("compare", "memory", 0.2, 52),
     Step("probe", "train", 0.4, 85, "resnet50:256x224", "resnet50:2x32"),
     Step("probe", "train", 0.4, 50, "bert:8x128", "tiny:2x8"),
     Step("probe", "attention", 0.2, 15, tiny="1x2x16"),
@@ -111,7 +111,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--have", type=Path, action="append", default=[], help="leave out what this file has")
     parser.add_argument("--device", default="cuda:0", help="cuda:N (default cuda:0) or cpu")
     parser.add_argument("--runs", type=int, default=1, help="fresh processes of every probe")
-    parser.add_argument("--limit-s", type=float, default=500.0, help="seconds for everything")
+    parser.add_argument("--limit-s", type=float, default=525.0, help="seconds for everything")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: every step, as small as it can be")
     parser.add_argument("--direct", action="store_true", help="start the probes without gpuwatch")
     return parser.parse_args()

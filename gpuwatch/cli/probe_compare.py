@@ -164,8 +164,8 @@ def _share(max_regression: str | None) -> float | None:
 def _one(asked: Asked) -> Place:
     from gpuwatch.errors import UsageError
 
-    if asked.device == "all":
-        raise UsageError("--device all: sides are compared on one device; give cuda:N or cpu")
+    if asked.device == "all" or "," in asked.device:
+        raise UsageError(f"--device {asked.device}: sides are compared on one device; give cuda:N or cpu")
     return asked.places()[0]
 
 

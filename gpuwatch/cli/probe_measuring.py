@@ -36,6 +36,12 @@ class Gpu(NamedTuple):
     read: Callable[[], DeviceSample]
 
 
+class Together(NamedTuple):
+    """Several GPUs for one run."""
+
+    gpus: tuple[Gpu, ...]
+
+
 class Missing(NamedTuple):
     """A device that cannot be had."""
 
@@ -43,7 +49,7 @@ class Missing(NamedTuple):
     message: str
 
 
-Place = Gpu | Missing | None
+Place = Gpu | Together | Missing | None
 """None is the CPU."""
 
 
@@ -75,6 +81,10 @@ class Asked(NamedTuple):
         """As ``places``."""
         return places(self.device)
 
+    def turns(self, probes: Sequence[str]) -> list[tuple[str, Place]]:
+        """As ``turns``, on the devices that were asked for."""
+        return turns(probes, self.places(), self.names)
+
     def session(self, python: str | None) -> AbstractContextManager[Session]:
         """As ``session``, within the limits that were asked for."""
         return session(python, force=self.force, wait_s=self.wait_s, timeout_s=self.timeout_s)
@@ -105,7 +115,7 @@ def options(command: Callable[..., R]) -> Callable[..., R]:
                 "--device",
                 default="cuda:0",
                 show_default=True,
-                help="cuda:N, as numbered by `gpuwatch status`, all (every GPU in turn), or cpu.",
+                help="cuda:N as numbered by `gpuwatch status`, several (cuda:0,cuda:1), all (each in turn), or cpu.",
             ),
             click.option("--seconds", type=click.FloatRange(0.01, 600), help="Measuring time of each case."),
             click.option("--force", is_flag=True, help="Run beside other jobs. The result is marked as contaminated."),
@@ -152,16 +162,37 @@ def device_index(text: str) -> int | None:
         return None
     match = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", text)
     if match is None:
-        raise UsageError(f"--device {text}: expected cpu, all or cuda:N, such as cuda:0")
+        raise UsageError(f"--device {text}: expected cpu, all or cuda:N, such as cuda:0 or cuda:0,cuda:1")
     return int(match[1] or 0)
 
 
 def places(device: str) -> list[Place]:
     """The devices that ``--device`` names. Raises UsageError for a wrong name or number."""
+    from gpuwatch.errors import UsageError
+
     if device == "all":
         return list(find_gpus(None))
-    index = device_index(device)
-    return [None] if index is None else list(find_gpus(index))
+    indices = list(dict.fromkeys(device_index(part) for part in device.split(",")))
+    if len(indices) > 1 and None in indices:
+        raise UsageError(f"--device {device}: the CPU is measured alone")
+    return [place for index in indices for place in ([None] if index is None else find_gpus(index))]
+
+
+def turns(probes: Sequence[str], where: Sequence[Place], named: Sequence[str] = ()) -> list[tuple[str, Place]]:
+    """Each probe on each device; one that needs several GPUs once, last, over all that there are in ``where``.
+
+    With one GPU there it is left out unless it was ``named``: a baseline of the whole node can be used for one card.
+    """
+    from gpuwatch.verdict.catalogue import SEVERAL_GPUS
+
+    gpus = tuple(place for place in where if isinstance(place, Gpu))
+    together = [probe for probe in probes if gpus and probe in SEVERAL_GPUS]
+    found: list[tuple[str, Place]] = [(probe, place) for place in where for probe in probes if probe not in together]
+    if len(gpus) > 1:
+        found += [(probe, Together(gpus)) for probe in together]
+    elif gpus:
+        found += [(probe, gpus[0]) for probe in together if probe in named]
+    return found
 
 
 def find_gpus(index: int | None) -> list[Gpu | Missing]:
@@ -209,36 +240,42 @@ class Session:
 
         if isinstance(place, Missing):
             return ProbeResult(probe, ProbeStatus.UNAVAILABLE, place.device, message=place.message)
+        gpus = place.gpus if isinstance(place, Together) else (place,) if place else ()
         if self._late():
-            return self._out_of_time(probe, place)
+            return self._out_of_time(probe, gpus)
         results: queue.SimpleQueue[ProbeResult] = queue.SimpleQueue()
-        refusal = self._begin(probe, place, seconds, python, results.put)
+        refusal = self._begin(probe, gpus, seconds, python, results.put)
         if refusal is not None:
             return refusal
         while True:
             try:
                 result = results.get(timeout=LOOK_S)
             except queue.Empty:
-                if place:
-                    self._runner.check(place.read())
+                for gpu in gpus:
+                    self._runner.check(gpu.read())
                 if self._late():
                     self._runner.stop()
                 continue
-            return self._out_of_time(probe, place) if self.timed_out else result
+            return self._out_of_time(probe, gpus) if self.timed_out else result
 
     def _begin(
-        self, probe: str, gpu: Gpu | None, seconds: float | None, python: str, done: Callable[[ProbeResult], None]
+        self,
+        probe: str,
+        gpus: Sequence[Gpu],
+        seconds: float | None,
+        python: str,
+        done: Callable[[ProbeResult], None],
     ) -> ProbeResult | None:
         """Start, or the refusal, after waiting for a busy GPU as long as is wanted."""
+        from gpuwatch.daemon.probing import Seat
         from gpuwatch.model import ProbeStatus
 
         patience = max(self._wait_s, SETTLE_S if self._runner.has_run else 0.0)
         give_up = time.monotonic() + patience
         while True:
-            refusal = self._runner.begin(
+            refusal = self._runner.begin_on(
                 probe,
-                gpu.device if gpu else None,
-                gpu.read() if gpu else None,
+                [Seat(gpu.device, gpu.read()) for gpu in gpus],
                 done,
                 seconds=seconds,
                 force=self._force,
@@ -255,12 +292,12 @@ class Session:
         self.timed_out = self.timed_out or (self._end is not None and time.monotonic() >= self._end)
         return self.timed_out
 
-    def _out_of_time(self, probe: str, gpu: Gpu | None) -> ProbeResult:
+    def _out_of_time(self, probe: str, gpus: Sequence[Gpu]) -> ProbeResult:
         from gpuwatch.model import ProbeStatus
         from gpuwatch.verdict import probe_run
 
         result = probe_run.failed(probe, f"not finished within --timeout {self._timeout_s:g} s", ProbeStatus.FAILED)
-        return probe_run.on_device(result, gpu.device) if gpu else result
+        return probe_run.placed(result, [gpu.device for gpu in gpus])
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from gpuwatch.cli import probe_measuring as measuring
 from gpuwatch.cli import probe_run as run_command
 from gpuwatch.cli.main import run
-from gpuwatch.daemon import probing
+from gpuwatch.daemon import probe_locks, probing
 from gpuwatch.model import Device, DeviceProcess, DeviceSample, ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import probe_run
 
@@ -203,6 +203,38 @@ def test_the_slower_of_two_cards_is_named_by_uuid(
     ]
 
 
+def test_gradients_are_exchanged_once_between_all_gpus_and_the_rest_is_measured_on_each(
+    gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("aa", "bb"))]
+    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(measuring, "find_gpus", lambda index: places if index is None else [places[index]])
+    answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'].split(',')[0] + '\"")
+    monkeypatch.setenv("FAKE_PROBE", answer)
+    for device in ("all", "cuda:1,cuda:0,cuda:1"):
+        assert run(["probe", "run", "allreduce", "copies", "--device", device, "--json"]) == 0
+        results = json.loads(capsys.readouterr().out)["results"]
+        assert sorted((result["probe"], *sorted(result["device_uuid"].split(","))) for result in results) == [
+            ("allreduce", "GPU-aa", "GPU-bb"),
+            ("copies", "GPU-aa"),
+            ("copies", "GPU-bb"),
+        ]
+    base = str(tmp_path / "base.json")
+    assert run(["probe", "baseline", "allreduce", "--device", "all", "--runs", "2", "--out", base]) == 0
+    assert run(["probe", "check", "--baseline", base, "--device", "all"]) == 0
+    assert run(["probe", "baseline", "copies", "--device", "all", "--runs", "2", "--out", base, "--append"]) == 0
+    capsys.readouterr()
+    assert run(["probe", "check", "--baseline", base, "--device", "cuda:1", "--json"]) == 0, "one card of the node"
+    assert [result["probe"] for result in json.loads(capsys.readouterr().out)["results"]] == ["copies"]
+    slow = answer.replace("50.0", "20.0")
+    monkeypatch.setenv("FAKE_PROBE", slow)
+    capsys.readouterr()
+    assert run(["probe", "check", "allreduce", "--baseline", base, "--device", "all", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["verdict"], row["device"], row["device_uuid"]) == ("SLOWER", "cuda:0,cuda:1", "GPU-aa,GPU-bb")
+    assert run(["probe", "run", "copies", "--device", "cpu,cuda:0"]) == 64
+
+
 def test_a_gpu_that_is_lost_fails_the_check_of_the_whole_host(
     gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -238,7 +270,7 @@ def test_a_hung_probe_ends_with_the_time_limit_of_the_whole_command(
     assert run(["probe", "run", "matmul", "conv", "--timeout", "1"]) == 124
     out = capsys.readouterr().out
     assert out.count("not finished within --timeout 1 s") == 2
-    lock = probing.lock_gpu(GPU.uuid, Path(os.environ["XDG_CONFIG_HOME"]))
+    lock = probe_locks.lock_gpu(GPU.uuid, Path(os.environ["XDG_CONFIG_HOME"]))
     assert lock >= 0, "the GPU is free again"
     os.close(lock)
 
