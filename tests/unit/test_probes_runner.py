@@ -506,14 +506,20 @@ BAD_ENDINGS = {
     "killed": ("import os; os.kill(os.getpid(), 9)", "signal 9"),
     "nan": (SAY_ANSWER.replace('"median":1.0', '"median":NaN'), "its output is no result"),
     "silent": ("pass", "exit code 0 and no result"),
+    "hung": (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT,
+        "no result within 1 s, killed; it last said: ready",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BAD_ENDINGS)
 def test_the_daemon_publishes_why_a_probe_ended_and_the_gpu_is_free_again(
-    name: str, tmp_path: Path, folder: Path
+    name: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, says = BAD_ENDINGS[name]
+    if name == "hung":
+        monkeypatch.setattr(probe_run, "timeout_s", lambda *_spec: 1.0)
     published: list[wire.StreamMessage] = []
     woken: queue.SimpleQueue[None] = queue.SimpleQueue()
     runner = Runner(folder=folder, locks=tmp_path, env={**os.environ, "FAKE_PROBE": script})
