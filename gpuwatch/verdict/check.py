@@ -33,7 +33,7 @@ CLOCK_EXPLAINS = 0.7
 """Of a loss: from this share on it is named as the clock's."""
 _WRONG = re.compile(
     r"wrong result|different results|are wrong|arrived damaged|differ from the pattern|was wrong after"
-    r"|not what the dataset holds"
+    r"|not what the dataset holds|not what was written|computes wrong|loss is not finite|did not change the weights"
 )
 
 

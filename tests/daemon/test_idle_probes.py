@@ -219,6 +219,22 @@ def test_somebodys_job_ends_the_probe_and_keeps_the_next_one_away(tmp_path: Path
         assert made.runner.running() == []
 
 
+def test_somebodys_job_need_not_wait_for_the_daemons_next_tick(tmp_path: Path) -> None:
+    """With a reading every five seconds the job would have shared its GPU for so long."""
+    with node(tmp_path, WAIT) as made:
+        made.second(IDLE_S + 1)
+        assert made.source.hastened == [(frozenset({0}), 0.25)]
+        child = made.runner.running()[0].pid
+        ticks = made.service._last_tick
+        made.source.emit(sample(0, made.now_ns, 0.0, (child, os.getpid())))
+        made.service.step(0)
+        made.finish()
+        assert made.service._last_tick is ticks, "no tick was needed"
+        state = made.until(lambda state: bool(state.probes))
+        assert (state.probes[0].status, state.probes[0].contaminated) == (ProbeStatus.BUSY, True)
+        assert made.source.hastened == [(frozenset({0}), 0.25), (frozenset(), 0.25)]
+
+
 def test_a_probe_under_way_is_told_with_what_it_says(tmp_path: Path) -> None:
     with node(tmp_path, WAIT) as made:
         made.second(IDLE_S + 1)
