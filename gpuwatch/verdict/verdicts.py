@@ -172,7 +172,10 @@ class Judgement(Struct, frozen=True):
 
 
 def _passed(rows: Sequence[Row]) -> str:
-    """How many are as they should be; what noise hides is no proof of anything and is not counted among them."""
+    """How many are as they should be; what noise hides is no proof of anything and is not counted among them, and what
+    was compared with nothing was measured."""
+    if all(row.verdict is Verdict.MEASURED for row in rows):
+        return f"{len(rows)} quantities measured" if len(rows) > 1 else "one quantity measured"
     unclear = sum(row.verdict is Verdict.AMBIGUOUS for row in rows)
     clear = len(rows) - unclear
     if not clear:

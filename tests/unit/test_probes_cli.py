@@ -281,7 +281,7 @@ def test_a_hung_probe_ends_with_the_time_limit_of_the_whole_command(
         (["--csv"], 0, "matmul,rate,cuda:0,GPU-11,MEASURED,ok,GB/s,true,,50.0"),
         (["--markdown"], 0, "| matmul.rate (cuda:0) |  | 50.00 | GB/s |"),
         (["--junit"], 0, '<testsuite name="GPU-11" tests="1" failures="0" errors="0" skipped="0">'),
-        (["--nagios"], 0, "GPUWATCH PROBE OK - one quantity, as it should be | 'matmul.rate_cuda:0'=50.00;;"),
+        (["--nagios"], 0, "GPUWATCH PROBE OK - one quantity measured | 'matmul.rate_cuda:0'=50.00;;"),
     ],
 )
 def test_the_same_run_in_every_form(
