@@ -37,6 +37,10 @@ WAIT_S = 15
 """For the GPU to be seen idle after our own last step: NVML's utilization is an average over up to a second."""
 
 
+class LateError(Exception):
+    """The time is over; what was under way has been ended."""
+
+
 class Step(NamedTuple):
     """One process, or a few that belong together."""
 
@@ -95,7 +99,11 @@ def main() -> int:
             answer["left_out"].append({"step": step.key, "why": why})
             continue
         began = time.monotonic()
-        said = run.probe(step, answer) if step.kind == "probe" else run.judged(step, answer, repeat=number)
+        try:
+            said = run.probe(step, answer) if step.kind == "probe" else run.judged(step, answer, repeat=number)
+        except LateError as exc:
+            said = str(exc)
+            answer["left_out"].append({"step": step.key, "why": said})
         print(f"{step.key}: {said} in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         options.out.write_text(json.dumps(answer, indent=1))  # what is there survives whatever comes next
     bad = [result["probe"] for result in answer["results"] if result["status"] not in ("ok", "unavailable")]
@@ -173,10 +181,10 @@ class Run:
             found, _why = self._json(
                 [*self._command("run"), step.probe, *self._where(step), "--python", sys.executable]
             )
-            results = (found or {}).get("results", [])
-            if results and results[0]["status"] in ("ok", "invalid"):
-                return dict(results[0])
-            print(f"{step.key}: {results and results[0]['message']}; once more without gpuwatch", file=sys.stderr)
+            told: dict[str, Any] = next(iter((found or {}).get("results", [])), {"message": "no answer"})
+            if told.get("settings", {}).get("torch"):  # the probe's own answer, whatever it is
+                return told
+            print(f"{step.key}: {told['message']}; once more without gpuwatch", file=sys.stderr)
         command = [sys.executable, str(PROBES), step.probe, "--json", "--device", self._device]
         command += ["--seconds", f"{self._seconds(step):g}"]
         command += ["--size", self._size(step)] if self._size(step) else []
@@ -209,19 +217,18 @@ class Run:
         return step.tiny if self._tiny else step.size
 
     def _json(self, command: list[str]) -> tuple[dict[str, Any] | None, str]:
-        """The JSON object that a command prints; or None and why there is none. Its workers end with it."""
+        """The JSON object that a command prints; or None and why there is none. Its workers end with it.
+
+        Raises LateError.
+        """
         left_s = max(1.0, self._ends - time.monotonic())
-        late = ""
-        text = b""
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), start_new_session=True) as child:
             try:
                 text, _ = child.communicate(timeout=left_s)
             except subprocess.TimeoutExpired:
-                late = f"ended after {left_s:.0f} s: no time left"
+                raise LateError(f"ended after {left_s:.0f} s: no time left") from None
             finally:
                 end(child)
-        if late:
-            return None, late
         try:
             found = json.loads(text)
         except ValueError:
