@@ -182,7 +182,8 @@ class Run:
                 [*self._command("run"), step.probe, *self._where(step), "--python", sys.executable]
             )
             told: dict[str, Any] = next(iter((found or {}).get("results", [])), {"message": "no answer"})
-            if told.get("settings", {}).get("torch"):  # the probe's own answer, whatever it is
+            # The probe's own answer; one that gpuwatch refused or could not place is worth another try.
+            if told.get("settings", {}).get("torch") and told["status"] in ("ok", "invalid", "unavailable"):
                 return told
             print(f"{step.key}: {told['message']}; once more without gpuwatch", file=sys.stderr)
         command = [sys.executable, str(PROBES), step.probe, "--json", "--device", self._device]

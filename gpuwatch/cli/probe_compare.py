@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatch.cli import probe_measuring, probe_output
+from gpuwatch.cli import probe_measuring, probe_output, probe_places
 
 if TYPE_CHECKING:
-    from gpuwatch.cli.probe_measuring import Asked, Place, Session
+    from gpuwatch.cli.probe_measuring import Asked, Session
+    from gpuwatch.cli.probe_places import Place
     from gpuwatch.model import ProbeResult
     from gpuwatch.verdict.compare import Options, Pair
 
@@ -170,7 +171,7 @@ def _one(asked: Asked) -> Place:
 
 
 def _temperature(place: Place) -> float | None:
-    if not isinstance(place, probe_measuring.Gpu):
+    if not isinstance(place, probe_places.Gpu):
         return None
     reading = place.read().temp_c
     return float(reading) if isinstance(reading, int) else None

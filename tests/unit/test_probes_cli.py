@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.cli import probe_measuring as measuring
+from gpuwatch.cli import probe_places
 from gpuwatch.cli import probe_run as run_command
 from gpuwatch.cli.main import run
 from gpuwatch.daemon import probe_locks, probing
@@ -37,7 +38,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DeviceSample]:
     def read() -> DeviceSample:
         return readings.pop(0) if len(readings) > 1 else readings[0]
 
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: [measuring.Gpu(GPU, read)])
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: [probe_places.Gpu(GPU, read)])
     monkeypatch.setattr(measuring, "SETTLE_S", 0.0)
     monkeypatch.setattr(probing, "probes_folder", lambda: folder)
     monkeypatch.setattr(probing, "lock_folder", lambda env: tmp_path)
@@ -131,8 +132,8 @@ def test_the_configured_python_is_used(
 def test_without_a_driver_the_cpu_is_named_as_the_way_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = measuring.Missing("cuda:0", "no driver; without a GPU use --device cpu")
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: [missing])
+    missing = probe_places.Missing("cuda:0", "no driver; without a GPU use --device cpu")
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: [missing])
     assert run(["probe", "run", "matmul", "--json"]) == 3
     result = json.loads(capsys.readouterr().out)["results"][0]
     assert (result["status"], result["device"]) == ("unavailable", "cuda:0")
@@ -163,8 +164,8 @@ def test_every_gpu_is_measured_and_the_bad_one_is_named_by_uuid(
 ) -> None:
     # NVML's order is not CUDA's: the child sees one GPU, by UUID, and says which one it measured.
     devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("bb", "aa"))]
-    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places)
     script = (
         "uuid = os.environ['CUDA_VISIBLE_DEVICES']\nbad = uuid == 'GPU-aa'\n"
         'print(\'{"probe":"matmul","status":"%s","device":"cuda:0","device_uuid":"%s","message":"%s","values":'
@@ -185,8 +186,8 @@ def test_the_slower_of_two_cards_is_named_by_uuid(
     gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("bb", "aa"))]
-    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places)
     answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'] + '\"")
     slow = answer.replace(
         '"median":50.0', "\"median\":' + str(40 + 10 * ('bb' in os.environ['CUDA_VISIBLE_DEVICES'])) + '"
@@ -207,8 +208,8 @@ def test_gradients_are_exchanged_once_between_all_gpus_and_the_rest_is_measured_
     gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("aa", "bb"))]
-    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: places if index is None else [places[index]])
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places if index is None else [places[index]])
     answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'].split(',')[0] + '\"")
     monkeypatch.setenv("FAKE_PROBE", answer)
     for device in ("all", "cuda:1,cuda:0,cuda:1"):
@@ -239,8 +240,8 @@ def test_a_gpu_that_is_lost_fails_the_check_of_the_whole_host(
     gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("aa", "bb"))]
-    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places)
     answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'] + '\"")
     monkeypatch.setenv("FAKE_PROBE", answer)
     base = str(tmp_path / "base.json")

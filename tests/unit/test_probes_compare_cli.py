@@ -118,17 +118,17 @@ def test_sides_are_compared_on_one_device(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_gpu_cools_down_between_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuwatch.cli import probe_measuring
+    from gpuwatch.cli import probe_places
     from gpuwatch.model import Device
 
     temperatures = [70, 66, 41, 99]
     waited: list[float] = []
     monkeypatch.setattr("gpuwatch.cli.probe_compare.time.sleep", waited.append)
     device = Device(0, "GPU-1", "NVIDIA H200", "")
-    gpu = probe_measuring.Gpu(device, lambda: DeviceSample(0, 0, temp_c=temperatures.pop(0)))
+    gpu = probe_places.Gpu(device, lambda: DeviceSample(0, 0, temp_c=temperatures.pop(0)))
     probe_compare._cool(gpu, 40.0)
     assert (waited, temperatures) == ([1.0, 1.0], [99])
-    blind = probe_measuring.Gpu(device, lambda: DeviceSample(0, 0, temp_c=Absent(Reason.NOT_SUPPORTED)))
+    blind = probe_places.Gpu(device, lambda: DeviceSample(0, 0, temp_c=Absent(Reason.NOT_SUPPORTED)))
     probe_compare._cool(blind, 40.0)
     probe_compare._cool(None, None)
     assert len(waited) == 2
