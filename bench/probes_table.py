@@ -38,8 +38,7 @@ def main(arguments: list[str]) -> int:
         return 64
     page = Path(arguments[-1]) if arguments[-1].endswith(".md") else None
     files = arguments[:-1] if page else arguments
-    parts = [json.loads(Path(name).read_text(encoding="utf-8")) for name in files]
-    text = document([r for part in parts for r in part["results"]], [r for part in parts for r in part["reference"]])
+    text = document([json.loads(Path(name).read_text(encoding="utf-8")) for name in files])
     if page is None:
         print(text)
         return 0
@@ -52,30 +51,55 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def document(results: list[dict[str, Any]], reference: list[dict[str, Any]]) -> str:
-    """Where it was measured, the figures, the speed-ups, and what could not be measured."""
+def document(parts: list[dict[str, Any]]) -> str:
+    """Where it was measured, the figures, the speed-ups, the noise, and what could not be measured."""
+    results = [result for part in parts for result in part["results"]]
+    reference = [row for part in parts for row in part["reference"]]
     good = [result for result in results if result["status"] == "ok"]
     lines = [origin(good), ""]
-    rows = collected(good)
+    rows = collected(good + again(parts, good))
     if any(row.probe != "train" for row in rows):
         lines += figures(rows, reference, good[0]["device_name"])
     lines += speedups(rows)
+    lines += meanwhile(good)
+    for part in parts:
+        lines += noise(part.get("selftest")) + with_itself(part.get("compare"))
     other = [result for result in results if result["status"] != "ok"]
     lines += [""] * bool(other) + [f"* `{r['probe']}`: {r['status']}, {r['message']}" for r in other]
+    missing = left_out(parts)
+    lines += [""] * bool(missing) + [f"* not run: {line}" for line in missing]
     return "\n".join(lines)
 
 
+def again(parts: list[dict[str, Any]], good: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results of selftest and compare that are fresh processes of the very same measurement: as long for each case."""
+    seconds = {result["probe"]: result["settings"].get("seconds") for result in good}
+    found = [
+        run
+        for part in parts
+        for kind in ("selftest", "compare")
+        for run in part.get(kind, {}).get("results", [])
+        if run["status"] == "ok" and run["settings"].get("seconds") == seconds.get(run["probe"], "")
+    ]
+    return [run for run in found if not run["contaminated"]]
+
+
+def left_out(parts: list[dict[str, Any]]) -> list[str]:
+    """What no file has."""
+    done = {key for part in parts for key in part.get("done", [])}
+    told = {one["step"]: one["why"] for part in parts for one in part.get("left_out", [])}
+    return [f"`{step}`: {why}" for step, why in told.items() if step not in done]
+
+
 def origin(good: list[dict[str, Any]]) -> str:
-    """Device, versions and the number of fresh processes, as the results have them."""
+    """Device and versions, as the results have them."""
     if not good:
         return "Nothing was measured."
     first = good[0]
     settings = first["settings"]
-    runs = max(sum(1 for other in good if other["probe"] == result["probe"]) for result in good)
-    processes = "one process" if runs == 1 else f"{runs} fresh processes"
     return (
         f"{first['device_name']}, torch {settings['torch']}, CUDA {settings['cuda']}, cuDNN {settings['cudnn']}, "
-        f"Python {settings['python']}, {settings['cpus']} CPUs; {processes} per probe."
+        f"Python {settings['python']}, {settings['cpus']} CPUs."
     )
 
 
@@ -102,8 +126,8 @@ def collected(good: list[dict[str, Any]]) -> list[Row]:
 def figures(rows: list[Row], reference: list[dict[str, Any]], device_name: str) -> list[str]:
     """The table of figures with the published one and do_bench's beside them."""
     names = {(row.probe, row.name) for row in rows}
-    lines = ["| probe | figure | median | 20 % to 80 % | unit | do_bench | published |"]
-    lines += ["| --- | --- | --: | --- | --- | --- | --- |"]
+    lines = ["| probe | figure | median | 20 % to 80 % | unit | processes | do_bench | published |"]
+    lines += ["| --- | --- | --: | --- | --- | --- | --- | --- |"]
     for row in rows:
         # The time beside a rate, and the training steps, which have a table of their own.
         if (row.name.endswith("_ms") and (row.probe, row.name[:-3]) in names) or row.probe == "train":
@@ -112,15 +136,24 @@ def figures(rows: list[Row], reference: list[dict[str, Any]], device_name: str) 
         spread = f"{number(row.p20)} to {number(row.p80)}"
         beside = compared(row, median, reference)
         published = expectation(row, device_name, median)
-        cells = (row.probe, f"`{row.name}`", number(median), spread, row.unit, beside, published)
+        cells = (row.probe, f"`{row.name}`", number(median), spread, row.unit, processes(row), beside, published)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def processes(row: Row) -> str:
+    """How many fresh processes, and half of what their medians range over: "7, ±0.4 %"."""
+    if len(row.medians) < 2:
+        return str(len(row.medians))
+    middle = statistics.median(row.medians)
+    return f"{len(row.medians)}, ±{50.0 * (max(row.medians) - min(row.medians)) / middle:.1f} %" if middle else ""
 
 
 def compared(row: Row, median: float, reference: list[dict[str, Any]]) -> str:
     """do_bench's figure and the difference in per cent, or ""."""
     found = [other["figure"] for other in reference if (other["probe"], other["value"]) == (row.probe, row.name)]
-    if not found:
+    # do_bench takes the middle after a warm-up: a burst is another quantity.
+    if not found or row.name.endswith("_burst"):
         return ""
     theirs = statistics.median(found)
     return f"{number(theirs)} ({100.0 * (median / theirs - 1.0):+.1f} %)"
@@ -148,6 +181,57 @@ def speedups(rows: list[Row]) -> list[str]:
             other = train.get(row.name + suffix)
             cells.append(number(statistics.median(other.medians)) if other else "")
         lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+MEANWHILE = (
+    ("power_w", "W"),
+    ("sm_clock_mhz", "SM MHz"),
+    ("sm_active_pct", "SM active %"),
+    ("tensor_active_pct", "tensor %"),
+    ("dram_active_pct", "DRAM %"),
+    ("energy_j", "J in all"),
+)
+
+
+def meanwhile(good: list[dict[str, Any]]) -> list[str]:
+    """What gpuwatch read from the GPU while each probe ran: means under load."""
+    seen = [result for result in good if result.get("observed")]
+    if not seen:
+        return []
+    lines = ["", f"| while it ran | {' | '.join(head for _name, head in MEANWHILE)} |"]
+    lines.append("| --- |" + " --: |" * len(MEANWHILE))
+    for result in seen:
+        told = result["observed"]
+        cells = [number(told[name]) if name in told else "" for name, _head in MEANWHILE]
+        lines.append(f"| `{result['probe']}` | {' | '.join(cells)} |")
+    return lines
+
+
+def noise(selftest: dict[str, Any] | None) -> list[str]:
+    """What this machine can detect."""
+    rows = [row for row in (selftest or {}).get("rows", []) if row.get("noise") is not None]
+    if not rows:
+        return []
+    head = f"| selftest, {rows[0]['n_after']} pairs | noise of a process | smallest change found | verdict |"
+    lines = ["", head, "| --- | --: | --: | --- |"]
+    for row in rows:
+        least = f"{100 * row['detectable']:.1f} %" if row["detectable"] < 1 else "more than twofold"
+        lines.append(f"| `{row['probe']}.{row['value']}` | {100 * row['noise']:.2f} % | {least} | {row['verdict']} |")
+    return lines
+
+
+def with_itself(compare: dict[str, Any] | None) -> list[str]:
+    """One environment against itself: no row should be FASTER or SLOWER."""
+    rows = [row for row in (compare or {}).get("rows", []) if row.get("improvement") is not None]
+    if not rows:
+        return []
+    lines = ["", f"| this environment against itself, {rows[0]['n_after']} pairs | change | 95 % interval | verdict |"]
+    lines.append("| --- | --: | --- | --- |")
+    for row in rows:
+        low, high = (f"{100 * row[end]:+.2f} %" for end in ("low", "high"))
+        change = f"{100 * row['improvement']:+.2f} %"
+        lines.append(f"| `{row['probe']}.{row['value']}` | {change} | {low} … {high} | {row['verdict']} |")
     return lines
 
 

@@ -88,7 +88,9 @@ def run(
         return
     count = torch.cuda.device_count() if target.is_cuda else CPU_RANKS
     if count < 2:
-        raise UnavailableError("one GPU has nobody to exchange gradients with: make two or more visible")
+        raise UnavailableError(
+            "one GPU has nobody to exchange gradients with: make two or more visible (gpuwatch probe run: --device all)"
+        )
     backend = "nccl" if target.is_cuda else "gloo"
     if not getattr(torch.distributed, f"is_{backend}_available")():
         raise UnavailableError(f"this torch was built without {backend}")

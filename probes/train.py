@@ -73,18 +73,21 @@ CPU_ROW = {"resnet50": 4, "bert": 2}
 
 
 def parse_size(text: str) -> list[Setup]:
-    """``--size resnet50:256x224,bert:8x128``. Raises ValueError with one line."""
+    """``--size resnet50:256x224,bert:8x128,bert:fillx128``. Raises ValueError with one line."""
     found = []
     for part in text.split(","):
         network, _, sides = part.partition(":")
         batch, _, side = sides.partition("x")
         least = {"resnet50": 32, "bert": 2, "tiny": 2}.get(network, 0)
-        good = least and batch.isdigit() and side.isdigit() and 1 <= int(batch) <= 65536
+        # "fill" needs a GPU and the extrapolation from two small batches, which is BERT's.
+        full = batch == "fill" and network == "bert"
+        good = least and side.isdigit() and (full or (batch.isdigit() and 1 <= int(batch) <= 65536))
         if not good or not least <= int(side) <= 1024 or (network != "resnet50" and int(side) > 512):
             raise ValueError(
-                f"--size {text}: expected NETWORK:BATCHxSIDE,… such as resnet50:256x224,bert:8x128 (bert: up to 512)"
+                f"--size {text}: expected NETWORK:BATCHxSIDE,… such as resnet50:256x224,bert:8x128 (bert: up to 512; "
+                "bert:fillx128 takes the batch that fills the GPU)"
             )
-        found.append(Setup(network, int(batch), int(side)))
+        found.append(Setup(network, FILL if full else int(batch), int(side)))
     return found
 
 
@@ -99,6 +102,8 @@ def run(
         for setup in setups:
             wanted = setup
             if setup.batch == FILL:
+                if not target.is_cuda:
+                    raise UnavailableError("a batch that fills the memory is for a GPU: name a batch")
                 wanted = setup._replace(batch=filling_batch(target, setup))
                 report.notes.append(f"{setup.network}: a batch of {wanted.batch} fills the GPU")
             if target.is_cuda:

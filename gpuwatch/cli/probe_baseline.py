@@ -60,9 +60,9 @@ def command(
     else:
         probes = asked.probes()
         seconds = asked.case_seconds()
-        targets = asked.places()
+        turns = asked.turns(probes)
         with asked.session(python) as session:
-            results = [session.run(probe, at, seconds) for at in targets for probe in probes for _run in range(runs)]
+            results = [session.run(probe, at, seconds) for probe, at in turns for _run in range(runs)]
     good, refused = baseline.accepted(results)
     for line in refused:
         click.echo(line, err=True)

@@ -70,12 +70,11 @@ def command(
     else:
         demanded = [probe for probe, _value in policy.demanded()]
         probes = asked.probes([*(result.probe for result in known), *demanded])
-        targets = asked.places()
+        turns = asked.turns(probes)
         with asked.session(python) as session:
             new = [
                 session.run(probe, at, asked.seconds or _seconds(known, probe, asked))
-                for at in targets
-                for probe in probes
+                for probe, at in turns
                 for _run in range(runs)
             ]
         timed_out = session.timed_out

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatch.cli import probe_measuring, probe_output
+from gpuwatch.cli import probe_measuring, probe_output, probe_places
 
 if TYPE_CHECKING:
-    from gpuwatch.cli.probe_measuring import Asked, Place, Session
+    from gpuwatch.cli.probe_measuring import Asked, Session
+    from gpuwatch.cli.probe_places import Place
     from gpuwatch.model import ProbeResult
     from gpuwatch.verdict.compare import Options, Pair
 
@@ -164,13 +165,13 @@ def _share(max_regression: str | None) -> float | None:
 def _one(asked: Asked) -> Place:
     from gpuwatch.errors import UsageError
 
-    if asked.device == "all":
-        raise UsageError("--device all: sides are compared on one device; give cuda:N or cpu")
+    if asked.device == "all" or "," in asked.device:
+        raise UsageError(f"--device {asked.device}: sides are compared on one device; give cuda:N or cpu")
     return asked.places()[0]
 
 
 def _temperature(place: Place) -> float | None:
-    if not isinstance(place, probe_measuring.Gpu):
+    if not isinstance(place, probe_places.Gpu):
         return None
     reading = place.read().temp_c
     return float(reading) if isinstance(reading, int) else None

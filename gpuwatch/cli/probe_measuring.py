@@ -1,13 +1,13 @@
-"""Measuring in the foreground: which probes on which devices, one after another, and leaving in time.
+"""Measuring in the foreground: which probes, one after another, and leaving in time.
 
-Owns: the options that every measuring sub-command has, the wait for a probe, the time limit. Refuses: judging.
+Owns: the options that every measuring sub-command has, the wait for a probe, the time limit. Refuses: judging, and what
+``--device`` means (``probe_places``).
 """
 
 from __future__ import annotations
 
 import functools
 import queue
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
+from gpuwatch.cli.probe_places import Gpu, Missing, Place, Together, places, turns
+
 if TYPE_CHECKING:
     from gpuwatch.daemon.probing import Runner
-    from gpuwatch.model import Device, DeviceSample, ProbeResult
+    from gpuwatch.model import ProbeResult
 
 R = TypeVar("R")
 
@@ -27,25 +29,6 @@ LOOK_S = 0.25
 """How often the GPU's processes are read while a probe runs: somebody's job must not wait a second for us."""
 SETTLE_S = 2.0
 """After one of our own probes, its process and utilization may still be listed for a moment."""
-
-
-class Gpu(NamedTuple):
-    """The GPU to measure, and a way to read who is on it and what it does."""
-
-    device: Device
-    read: Callable[[], DeviceSample]
-
-
-class Missing(NamedTuple):
-    """A device that cannot be had."""
-
-    device: str
-    message: str
-
-
-Place = Gpu | Missing | None
-"""None is the CPU."""
-
 
 PYTHON = click.option(
     "--python", metavar="PATH", help="Interpreter that has torch; default: probes.python, else our own."
@@ -74,6 +57,10 @@ class Asked(NamedTuple):
     def places(self) -> list[Place]:
         """As ``places``."""
         return places(self.device)
+
+    def turns(self, probes: Sequence[str]) -> list[tuple[str, Place]]:
+        """As ``turns``, on the devices that were asked for."""
+        return turns(probes, self.places(), self.names)
 
     def session(self, python: str | None) -> AbstractContextManager[Session]:
         """As ``session``, within the limits that were asked for."""
@@ -105,7 +92,7 @@ def options(command: Callable[..., R]) -> Callable[..., R]:
                 "--device",
                 default="cuda:0",
                 show_default=True,
-                help="cuda:N, as numbered by `gpuwatch status`, all (every GPU in turn), or cpu.",
+                help="cuda:N as numbered by `gpuwatch status`, several (cuda:0,cuda:1), all (each in turn), or cpu.",
             ),
             click.option("--seconds", type=click.FloatRange(0.01, 600), help="Measuring time of each case."),
             click.option("--force", is_flag=True, help="Run beside other jobs. The result is marked as contaminated."),
@@ -144,52 +131,6 @@ def default_seconds(chosen: str | None) -> float | None:
     return QUICK_SECONDS if chosen == "quick" else None
 
 
-def device_index(text: str) -> int | None:
-    """N of "cuda:N" (0 for "cuda"), None for "cpu". Raises UsageError."""
-    from gpuwatch.errors import UsageError
-
-    if text == "cpu":
-        return None
-    match = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", text)
-    if match is None:
-        raise UsageError(f"--device {text}: expected cpu, all or cuda:N, such as cuda:0")
-    return int(match[1] or 0)
-
-
-def places(device: str) -> list[Place]:
-    """The devices that ``--device`` names. Raises UsageError for a wrong name or number."""
-    if device == "all":
-        return list(find_gpus(None))
-    index = device_index(device)
-    return [None] if index is None else list(find_gpus(index))
-
-
-def find_gpus(index: int | None) -> list[Gpu | Missing]:
-    """The GPU with NVML's number ``index``, or all; a ``Missing`` where there is none to be had.
-
-    Raises UsageError for a wrong number.
-    """
-    from gpuwatch.collect.nvml import Nvml
-    from gpuwatch.errors import UsageError
-    from gpuwatch.model import DriverState
-
-    label = "cuda" if index is None else f"cuda:{index}"
-    nvml = Nvml()
-    state, hint = nvml.open()
-    if state is not DriverState.OK:
-        return [Missing(label, f"{(hint or state.value).rstrip('.')}; without a GPU use --device cpu")]
-    devices = nvml.devices()
-    wanted = [device for device in devices if index is None or device.index == index]
-    if not wanted:
-        raise UsageError(f"--device {label}: this machine has cuda:0 to cuda:{len(devices) - 1}")
-
-    def reading(number: int) -> Callable[[], DeviceSample]:
-        reader = nvml.reader(number)
-        return lambda: reader.read(time.monotonic_ns())
-
-    return [Gpu(device, reading(device.index)) for device in wanted]
-
-
 class Session:
     """Runs probes one at a time within the time limit of the whole command."""
 
@@ -209,36 +150,42 @@ class Session:
 
         if isinstance(place, Missing):
             return ProbeResult(probe, ProbeStatus.UNAVAILABLE, place.device, message=place.message)
+        gpus = place.gpus if isinstance(place, Together) else (place,) if place else ()
         if self._late():
-            return self._out_of_time(probe, place)
+            return self._out_of_time(probe, gpus)
         results: queue.SimpleQueue[ProbeResult] = queue.SimpleQueue()
-        refusal = self._begin(probe, place, seconds, python, results.put)
+        refusal = self._begin(probe, gpus, seconds, python, results.put)
         if refusal is not None:
             return refusal
         while True:
             try:
                 result = results.get(timeout=LOOK_S)
             except queue.Empty:
-                if place:
-                    self._runner.check(place.read())
+                for gpu in gpus:
+                    self._runner.check(gpu.read())
                 if self._late():
                     self._runner.stop()
                 continue
-            return self._out_of_time(probe, place) if self.timed_out else result
+            return self._out_of_time(probe, gpus) if self.timed_out else result
 
     def _begin(
-        self, probe: str, gpu: Gpu | None, seconds: float | None, python: str, done: Callable[[ProbeResult], None]
+        self,
+        probe: str,
+        gpus: Sequence[Gpu],
+        seconds: float | None,
+        python: str,
+        done: Callable[[ProbeResult], None],
     ) -> ProbeResult | None:
         """Start, or the refusal, after waiting for a busy GPU as long as is wanted."""
+        from gpuwatch.daemon.probing import Seat
         from gpuwatch.model import ProbeStatus
 
         patience = max(self._wait_s, SETTLE_S if self._runner.has_run else 0.0)
         give_up = time.monotonic() + patience
         while True:
-            refusal = self._runner.begin(
+            refusal = self._runner.begin_on(
                 probe,
-                gpu.device if gpu else None,
-                gpu.read() if gpu else None,
+                [Seat(gpu.device, gpu.read()) for gpu in gpus],
                 done,
                 seconds=seconds,
                 force=self._force,
@@ -255,12 +202,12 @@ class Session:
         self.timed_out = self.timed_out or (self._end is not None and time.monotonic() >= self._end)
         return self.timed_out
 
-    def _out_of_time(self, probe: str, gpu: Gpu | None) -> ProbeResult:
+    def _out_of_time(self, probe: str, gpus: Sequence[Gpu]) -> ProbeResult:
         from gpuwatch.model import ProbeStatus
         from gpuwatch.verdict import probe_run
 
         result = probe_run.failed(probe, f"not finished within --timeout {self._timeout_s:g} s", ProbeStatus.FAILED)
-        return probe_run.on_device(result, gpu.device) if gpu else result
+        return probe_run.placed(result, [gpu.device for gpu in gpus])
 
 
 @contextmanager

@@ -33,7 +33,8 @@ def command(
 ) -> int:
     """Run probes one after another and print what they measured.
 
-    With --device all, a card that is more than 5 % slower than the best of its kind here is named by its UUID.
+    allreduce is run once, over all the GPUs of --device. With --device all, a card that is more than 5 % slower than
+    the best of its kind here is named by its UUID.
 
     Exit codes: 0 ok, 1 a card slower than its neighbours, 2 wrong arithmetic, 3 could not run or a figure that cannot
     be true, 64 usage, 75 the GPU is in use, 124 out of time.
@@ -43,11 +44,9 @@ def command(
 
     probes = asked.probes()
     seconds = asked.case_seconds()
-    targets = asked.places()
+    turns = asked.turns(probes)
     with asked.session(python) as session:
-        results = [
-            session.run(probe, target, seconds) for target in targets for probe in probes for _run in range(runs)
-        ]
+        results = [session.run(probe, place, seconds) for probe, place in turns for _run in range(runs)]
     judgement = measured(results, strict)
     return probe_output.emit(
         judgement,

@@ -115,6 +115,8 @@ class NodeSource:
         self._inventory: Inventory | None = None
         self._pids: dict[int, tuple[int, ...]] = {}
         self._infos: dict[int, ProcessInfo] = {}
+        self._hasty: dict[int, float] = {}
+        """Devices that are read more often, and how often in seconds."""
         self._focus: Focus | None = None
         self._focus_ends = threading.Event()
         self._timer: threading.Timer | None = None
@@ -157,6 +159,12 @@ class NodeSource:
         with self._lock:
             self._low_demand = low
             self._gpus.set_demand(low and self._focus is None)
+
+    def hasten(self, device_indices: frozenset[int], period_s: float) -> None:
+        """Read these devices at least so often from now on, and no others."""
+        with self._lock:
+            self._hasty = dict.fromkeys(device_indices, period_s)
+            self._set_rates()
 
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC."""
@@ -383,8 +391,9 @@ class NodeSource:
         self._set_rates()
 
     def _rate(self, index: int) -> float:
-        focus = self._focus
-        return FOCUS_DEVICE_PERIOD_S if focus is not None and index in focus.device_indices else self._period_s
+        if self._focus is not None and index in self._focus.device_indices:
+            return FOCUS_DEVICE_PERIOD_S
+        return min(self._period_s, self._hasty.get(index, self._period_s))
 
     def _set_rates(self) -> None:
         self._gpus.set_demand(self._low_demand and self._focus is None)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpuwatch.daemon.probe_locks import unlock
 from gpuwatch.model import DeviceSample, ProbeResult, ProbeStatus
 from gpuwatch.verdict import probe_run
 
@@ -38,10 +39,10 @@ class Launch(NamedTuple):
     argv: tuple[str, ...]
     env: dict[str, str]
     timeout_s: float
-    lock_fd: int
-    """Inherited by the child, so that the GPU stays locked when we die before it. Closed at its end."""
-    device_index: int = -1
-    """-1: no GPU."""
+    lock_fds: tuple[int, ...] = ()
+    """Inherited by the child, so that its GPUs stay locked when we die before it. Closed at its end."""
+    device_indices: frozenset[int] = frozenset()
+    """Empty: no GPU."""
     forced: bool = False
 
 
@@ -59,8 +60,8 @@ class ProbeProcess:
     ) -> None:
         """Starts the child. Raises OSError when the interpreter cannot be executed."""
         self.probe = launch.probe
-        self.device_index = launch.device_index
-        """-1: no GPU."""
+        self.device_indices = launch.device_indices
+        """Empty: no GPU."""
         self._launch = launch
         self._done = done
         self._progress = progress
@@ -81,7 +82,7 @@ class ProbeProcess:
             stderr=subprocess.PIPE,
             cwd="/",
             start_new_session=True,
-            pass_fds=(launch.lock_fd,) if launch.lock_fd >= 0 else (),
+            pass_fds=launch.lock_fds,
         )
         self.pid = self._child.pid
         self._thread = threading.Thread(target=self._run, name=f"probe-{launch.probe}", daemon=True)
@@ -96,12 +97,13 @@ class ProbeProcess:
         return not self._thread.is_alive()
 
     def check(self, sample: DeviceSample) -> None:
-        """End the probe when somebody else computes on its GPU: SIGTERM now, SIGKILL half a second later."""
-        if sample.device_index != self._launch.device_index or self._launch.forced:
+        """End the probe when somebody else computes on one of its GPUs: SIGTERM now, SIGKILL half a second later."""
+        if sample.device_index not in self.device_indices or self._launch.forced:
             return
         pids = probe_run.compute_pids(sample)
         own, invisible = sort_pids(pids, self.pid)
-        foreign = probe_run.intruder(pids, own, invisible)
+        # On several GPUs each has a rank of the probe, and one of them the process that started the ranks too.
+        foreign = probe_run.intruder(pids, own, invisible, allowed=min(len(self.device_indices), 2))
         if foreign is not None:
             message = f"stopped: {describe_pid(foreign)} started to use GPU {sample.device_index}; run it again later"
             self._finish_early(_End(ProbeStatus.BUSY, message, contaminated=True))
@@ -120,8 +122,7 @@ class ProbeProcess:
             returncode = self._child.wait()
             with self._guard:
                 self._reaped = True
-            if self._launch.lock_fd >= 0:
-                os.close(self._launch.lock_fd)
+            unlock(self._launch.lock_fds)
         self._done(self._result(returncode))
 
     def _result(self, returncode: int) -> ProbeResult:

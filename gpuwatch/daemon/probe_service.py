@@ -10,7 +10,7 @@ import logging
 import queue
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -25,6 +25,8 @@ from gpuwatch.model import Device, DeviceSample, ProbeResult
 
 KEEP_RESULTS = 64
 """Eight GPUs with all their probes."""
+LOOK_S = 0.25
+"""A GPU with a probe is read so often, whatever the period is: somebody's job must not wait a second for us."""
 PROGRESS_NS = 1_000_000_000
 """A probe under way is told of once in each second of its run."""
 
@@ -53,6 +55,17 @@ class ProbeRunner(Protocol):
 
     def stop(self) -> None:
         """End all within two seconds."""
+
+    def use(self, python: str) -> None:
+        """Start the next ones with this interpreter, "" for our own; those that run are left alone."""
+
+
+@runtime_checkable
+class Hastens(Protocol):
+    """A source that can read some devices more often."""
+
+    def hasten(self, device_indices: frozenset[int], period_s: float) -> None:
+        """From now on these, and no others, at least so often."""
 
 
 class ProbeSchedule(Protocol):
@@ -92,13 +105,16 @@ class ProbeService:
         publish: Publish,
         wake: Callable[[], None],
         clock: Callable[[], int] = time.monotonic_ns,
+        source: object = None,
     ) -> None:
-        """Raises UsageError for a probe in ``settings`` that does not exist."""
+        """``source``: reads the GPUs with a probe more often if it can. Raises UsageError for a probe in ``settings``
+        that does not exist."""
         self.results: tuple[ProbeResult, ...] = ()
         """The newest of each probe and device, newest first."""
         self.occupied: set[int] = set()
         """Indices of the devices on which a probe of ours runs: not a job to diagnose."""
         self._runner = runner
+        self._source = source
         self._picture = picture
         self._publish = publish
         self._wake = wake
@@ -132,6 +148,8 @@ class ProbeService:
             from gpuwatch.daemon.probing import Schedule
 
             self._schedule = Schedule(settings)
+        if self._runner is not None:
+            self._runner.use(settings.python)
         self._baseline.configure(settings.baseline)
 
     def answer(self, request: wire.StartProbe) -> wire.Reply:
@@ -147,12 +165,16 @@ class ProbeService:
             return wire.Refused(request.request_id, refusal)
         return wire.Accepted(request.request_id, f"probe {request.probe} started on GPU {device.index}")
 
+    def watch(self, sample: DeviceSample) -> None:
+        """One reading, as soon as it is there: end what is in somebody's way."""
+        if self._runner is not None:
+            self._runner.check(sample)
+
     def observe(self, samples: tuple[DeviceSample, ...], now_ns: int) -> None:
-        """One tick: end what is in somebody's way, begin what is due."""
+        """One tick: begin what is due."""
         if self._runner is None:
             return
         for sample in samples:
-            self._runner.check(sample)
             device = self._device(sample.device_index)
             probe = self._schedule.due(device, sample, now_ns) if self._schedule and device else ""
             if probe and device and self._schedule:
@@ -205,11 +227,13 @@ class ProbeService:
         if not refusal:
             self.occupied.add(index)
             self._running[index] = run
+            self._hasten()
         return refusal
 
     def _finish(self, index: int, result: ProbeResult, verdict: wire.ProbeVerdict | None) -> None:
         self.occupied.discard(index)
         self._running.pop(index, None)
+        self._hasten()
         about = (result.probe, result.device_uuid)
         others = [r for r in self.results if (r.probe, r.device_uuid) != about]
         self.results = (result, *others)[:KEEP_RESULTS]
@@ -222,6 +246,10 @@ class ProbeService:
         if verdict is not None:
             facts["against_baseline"] = verdict.level
         self._log.info("probe %s on GPU %d has ended", result.probe, index, extra={"facts": facts})
+
+    def _hasten(self) -> None:
+        if isinstance(self._source, Hastens):
+            self._source.hasten(frozenset(self.occupied), LOOK_S)
 
     def _tell_verdicts(self, verdicts: tuple[wire.ProbeVerdict, ...], complete: bool = False) -> None:
         name, note = self._baseline.name, self._baseline.note

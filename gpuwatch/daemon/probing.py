@@ -1,6 +1,6 @@
 """Probes as child processes: finding them, keeping others out, ending them in time.
 
-Owns: the probes folder, the lock of each GPU, the child's environment and its end. Refuses: torch and CUDA in this
+Owns: the probes folder, who may start, the child's environment and its end. Refuses: torch and CUDA in this
 process, and judging what a probe says (``verdict.probe_run``).
 
 The child runs ``PYTHON FOLDER NAME --json`` with the folder's path, so no name can be shadowed by the working
@@ -11,19 +11,19 @@ started by path; the folder's ``__main__`` removes what could shadow it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from gpuwatch.config import ProbesConfig
+from gpuwatch.daemon.probe_locks import lock_all, lock_folder, unlock
 from gpuwatch.daemon.probe_process import Launch, ProbeProcess, describe_pid
 from gpuwatch.model import Device, DeviceSample, ProbeResult, ProbeStatus
 from gpuwatch.verdict import probe_run
@@ -38,33 +38,11 @@ OWN_LOAD_NS = 2_000_000_000
 Done = Callable[[ProbeResult], None]
 
 
-def lock_folder(env: Mapping[str, str]) -> Path:
-    """Where GPU locks lie: /run/lock where everybody may write (daemon and users must meet), else the user's runtime
-    directory, else the temporary one."""
-    for path in ("/run/lock", env.get("XDG_RUNTIME_DIR", "")):
-        if path and Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK):
-            return Path(path)
-    return Path(tempfile.gettempdir())
+class Seat(NamedTuple):
+    """A GPU to measure on, and its newest reading."""
 
-
-def lock_gpu(uuid: str, folder: Path) -> int:
-    """A descriptor that holds the GPU's lock until it is closed, or -1 when another probe holds it. Raises OSError.
-
-    The file is opened for reading and created only if it is not there: another user's file can be locked too, and
-    kernels refuse to "create" an existing file of others in a sticky directory.
-    """
-    path = folder / f"gpuwatch-probe-{uuid.replace('/', '_')}.lock"  # old MIG names have slashes
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        fd = os.open(path, flags)
-    except FileNotFoundError:
-        fd = os.open(path, flags | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return -1
-    return fd
+    device: Device
+    sample: DeviceSample | None
 
 
 class Runner:
@@ -92,7 +70,8 @@ class Runner:
         self._guard = threading.Lock()
         self._running: dict[str, ProbeProcess] = {}
         self._ended_ns: dict[str, int] = {}
-        self._seen: dict[str, list[DeviceSample]] = {}
+        self._seen: dict[int, list[DeviceSample]] = {}
+        """By the child's pid."""
 
     def start(
         self,
@@ -127,49 +106,67 @@ class Runner:
         ``progress`` gets the child's lines from the reading thread. ``python``: instead of the runner's own.
         Raises UsageError for a name that is no probe.
         """
+        seats = [Seat(device, sample)] if device else []
+        return self.begin_on(probe, seats, done, seconds=seconds, force=force, progress=progress, python=python)
+
+    def begin_on(
+        self,
+        probe: str,
+        seats: Sequence[Seat],
+        done: Done,
+        *,
+        seconds: float | None = None,
+        force: bool = False,
+        progress: Callable[[str], None] | None = None,
+        python: str = "",
+    ) -> ProbeResult | None:
+        """As ``begin``, with one child that sees all these GPUs: it starts only when all of them are free, and is ended
+        when somebody comes to any of them."""
         spec = probe_run.find_probe(probe)
+        devices = [seat.device for seat in seats]
+        label = probe_run.label(devices)
 
         def refuse(message: str, status: ProbeStatus = ProbeStatus.UNAVAILABLE) -> ProbeResult:
-            result = probe_run.failed(spec.name, message, status)
-            return probe_run.on_device(result, device) if device else _on_cpu(result)
+            return probe_run.placed(probe_run.failed(spec.name, message, status), devices)
 
-        key = device.uuid if device else "cpu"
-        obstacle = self._obstacle(device, sample, force)
-        if obstacle:
-            silent = sample is not None and probe_run.unreadable(sample)
-            return refuse(obstacle, ProbeStatus.UNAVAILABLE if silent else ProbeStatus.BUSY)
+        for seat in seats or (None,):
+            obstacle = self._obstacle(seat, force)
+            if obstacle:
+                silent = seat is not None and seat.sample is not None and probe_run.unreadable(seat.sample)
+                return refuse(obstacle, ProbeStatus.UNAVAILABLE if silent else ProbeStatus.BUSY)
         wanted = python or self._python or sys.executable
         python, folder = interpreter(wanted), self._folder or probes_folder()
         if not python:
             return refuse(f"no Python at {wanted!r}: set probes.python to one that has torch")
         if folder is None:
             return refuse("the probes are not installed beside gpuwatch: install the whole package again")
+        keys = tuple(device.uuid for device in devices) or ("cpu",)
         try:
-            lock = lock_gpu(key, self._locks)
+            locks = lock_all(keys, self._locks)
         except OSError as exc:
-            return refuse(f"cannot lock {_label(device)}: {exc.filename}: {exc.strerror}")
-        if lock < 0:
-            return refuse(f"another probe is running on {_label(device)}: wait until it ends", ProbeStatus.BUSY)
-        arguments = [python, str(folder), spec.name, "--json", "--device", "cuda" if device else "cpu"]
+            return refuse(f"cannot lock {label}: {exc.filename}: {exc.strerror}")
+        if not locks:
+            return refuse(f"another probe is running on {label}: wait until it ends", ProbeStatus.BUSY)
+        arguments = [python, str(folder), spec.name, "--json", "--device", "cuda" if devices else "cpu"]
         if seconds is not None:
             arguments += ["--seconds", f"{seconds:g}"]
         launch = Launch(
             probe=spec.name,
             argv=tuple(arguments),
-            env=child_env(self._env, device),
-            timeout_s=probe_run.timeout_s(spec, device is not None, seconds),
-            lock_fd=lock,
-            device_index=device.index if device else -1,
+            env=child_env(self._env, devices),
+            timeout_s=probe_run.timeout_s(spec, bool(devices), seconds),
+            lock_fds=locks,
+            device_indices=frozenset(device.index for device in devices),
             forced=force,
         )
         try:
-            process = ProbeProcess(launch, self._finisher(key, device, sample, done), progress)
+            process = ProbeProcess(launch, self._finisher(keys, seats, done), progress)
         except OSError as exc:
-            os.close(lock)
+            unlock(locks)
             return refuse(f"cannot start {python}: {exc.strerror}")
         with self._guard:
-            self._running[key] = process
-            self._seen[key] = []
+            self._running |= dict.fromkeys(keys, process)
+            self._seen[process.pid] = []
         process.start()
         return None
 
@@ -178,12 +175,17 @@ class Runner:
 
         The samples go into the result's ``observed``.
         """
+        here = [process for process in self.running() if sample.device_index in process.device_indices]
         with self._guard:
-            for key, process in self._running.items():
-                if process.device_index == sample.device_index:
-                    self._seen[key] = thinned([*self._seen[key], sample])
-        for process in self.running():
+            for process in here:
+                if process.pid in self._seen:
+                    self._seen[process.pid] = thinned([*self._seen[process.pid], sample])
+        for process in here:
             process.check(sample)
+
+    def use(self, python: str) -> None:
+        """Start the next ones with this interpreter, "" for our own; those that run are left alone."""
+        self._python = python
 
     def stop(self) -> None:
         """End all probes and wait until their ``done`` has been called, two seconds at most."""
@@ -207,31 +209,35 @@ class Runner:
     def running(self) -> list[ProbeProcess]:
         """The children of now."""
         with self._guard:
-            return list(self._running.values())
+            return list({process.pid: process for process in self._running.values()}.values())
 
-    def _obstacle(self, device: Device | None, sample: DeviceSample | None, force: bool) -> str:
-        key = device.uuid if device else "cpu"
+    def _obstacle(self, seat: Seat | None, force: bool) -> str:
+        key = seat.device.uuid if seat else "cpu"
         with self._guard:
             if key in self._running:
-                return f"probe {self._running[key].probe} is running on {_label(device)}: wait until it ends"
+                where = probe_run.label([seat.device] if seat else [])
+                return f"probe {self._running[key].probe} is running on {where}: wait until it ends"
             own = self._clock() - self._ended_ns.get(key, -OWN_LOAD_NS) < OWN_LOAD_NS
-        if device is None or force:
+        if seat is None or force:
             return ""
-        if sample is None:
-            return f"no reading of GPU {device.index} yet: whether it is free is not known"
-        return probe_run.busy_reason(sample, describe_pid, own)
+        if seat.sample is None:
+            return f"no reading of GPU {seat.device.index} yet: whether it is free is not known"
+        return probe_run.busy_reason(seat.sample, describe_pid, own)
 
-    def _finisher(self, key: str, device: Device | None, sample: DeviceSample | None, done: Done) -> Done:
-        note = probe_run.blind_note(sample) if device and sample else ""
+    def _finisher(self, keys: Sequence[str], seats: Sequence[Seat], done: Done) -> Done:
+        blind = (probe_run.blind_note(seat.sample) for seat in seats if seat.sample is not None)
+        notes = tuple(dict.fromkeys(filter(None, blind)))
+        devices = [seat.device for seat in seats]
 
         def finish(result: ProbeResult) -> None:
+            seen: list[DeviceSample] = []
             with self._guard:
-                self._running.pop(key, None)
-                self._ended_ns[key] = self._clock()
-                seen = self._seen.pop(key, [])
-            result = with_observed(result, seen)
-            result = probe_run.on_device(result, device) if device else _on_cpu(result)
-            done(msgspec.structs.replace(result, notes=(*result.notes, note)) if note else result)
+                for key in keys:
+                    process = self._running.pop(key, None)
+                    seen = self._seen.pop(process.pid, []) if process and process.pid in self._seen else seen
+                    self._ended_ns[key] = self._clock()
+            result = probe_run.placed(with_observed(result, seen), devices)
+            done(msgspec.structs.replace(result, notes=(*result.notes, *notes)) if notes else result)
 
         return finish
 
@@ -296,14 +302,7 @@ def thinned(samples: list[DeviceSample]) -> list[DeviceSample]:
     return samples if len(samples) <= MOST_SAMPLES else samples[::2]
 
 
-def child_env(env: Mapping[str, str], device: Device | None) -> dict[str, str]:
-    """The environment of a probe: it sees one GPU, by UUID because CUDA may count GPUs in another order, or none."""
-    return {**env, "CUDA_VISIBLE_DEVICES": device.uuid if device else "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-
-def _label(device: Device | None) -> str:
-    return f"GPU {device.index}" if device else "the CPU"
-
-
-def _on_cpu(result: ProbeResult) -> ProbeResult:
-    return result if result.device else msgspec.structs.replace(result, device="cpu")
+def child_env(env: Mapping[str, str], devices: Sequence[Device]) -> dict[str, str]:
+    """The environment of a probe: it sees these GPUs, by UUID because CUDA may count GPUs in another order, or none."""
+    seen = ",".join(device.uuid for device in devices)
+    return {**env, "CUDA_VISIBLE_DEVICES": seen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

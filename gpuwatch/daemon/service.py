@@ -29,7 +29,7 @@ from gpuwatch.daemon.endpoint import RuntimeDirectory
 from gpuwatch.daemon.history import LongHistory
 from gpuwatch.daemon.inquiries import Judge
 from gpuwatch.daemon.journal import LOGGER, OnChange
-from gpuwatch.daemon.probe_service import ProbeRunner, ProbeService
+from gpuwatch.daemon.probe_service import LOOK_S, ProbeRunner, ProbeService
 from gpuwatch.daemon.publisher import Publisher
 from gpuwatch.daemon.replaying import control
 from gpuwatch.daemon.restart import Restart
@@ -39,7 +39,7 @@ from gpuwatch.daemon.steps import Steps, daemons_paths
 from gpuwatch.daemon.systemd import Notifier
 from gpuwatch.daemon.telemetry import TelemetryPart
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.model import Inventory, Observation
+from gpuwatch.model import DeviceSample, Inventory, Observation
 from gpuwatch.verdict.ceilings import ceilings
 
 HEARTBEAT_NS = 1_000_000_000
@@ -105,7 +105,7 @@ class Service:
             ceilings=lambda: ceilings(self._probes.results),
         )
         self._probes = ProbeService(
-            probes, config.probes, self._picture, publish=self._publish, wake=self._wake, clock=clock
+            probes, config.probes, self._picture, publish=self._publish, wake=self._wake, clock=clock, source=source
         )
         self._last_tick: wire.Tick | None = None
         self._cut_ns: int | None = None
@@ -240,6 +240,8 @@ class Service:
         now = self._clock()
         deadline = min(self._next_tick_ns, self._published_ns + HEARTBEAT_NS)
         wait_s = min(max_wait_s, max(0.0, (deadline - now) / 1e9))
+        if self._probes.occupied:  # somebody may come to their GPU
+            wait_s = min(wait_s, LOOK_S)
         starting = self._last_tick is None or (self._picture.recorded and not self._picture.ended)
         return int((min(wait_s, 0.05) if starting else wait_s) * 1000 + 0.999)
 
@@ -273,6 +275,8 @@ class Service:
                 continue
             if self._picture.recorded:
                 self._cut(observation.mono_ns)
+            if isinstance(observation, DeviceSample):
+                self._probes.watch(observation)
             self._ring.add(observation)
             self._picture.take(observation)
             self._telemetry.take(observation)

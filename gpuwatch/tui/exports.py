@@ -50,7 +50,16 @@ def as_json(state: NodeState, view: str) -> str:
         "host": state.host,
         "processes": [{"info": info, "sample": state.processes.get(pid)} for pid, info in sorted(state.infos.items())],
         "diagnoses": state.diagnoses,
+        "diagnosing": state.progress,
+        "accounts": [
+            {"pid": pid, "device_indices": devices, "points": points}
+            for (pid, devices), points in state.accounts.items()
+        ],
+        "steps": [report for pid in sorted(state.steps) for report in state.steps[pid]],
         "probes": state.probes,
+        "probing": [state.probing[index] for index in sorted(state.probing)],
+        "baseline": {"file": state.baseline, "note": state.baseline_note} if state.baseline else None,
+        "verdicts": state.verdicts,
         "events": timeline(state),
     }
     if view == "gpu":

@@ -23,8 +23,8 @@ _QUICK = ("matmul", "copies", "memory", "launch")
 _CI_MOST_S = 30.0
 """Longest probe of the set "ci"; with the matrix product it stays near three minutes on a GPU."""
 _CI_ALWAYS = ("matmul",)
-_SEVERAL_GPUS = ("allreduce",)
-"""Needs all GPUs at once, which a check of one device does not have: named, never part of a set."""
+SEVERAL_GPUS = ("allreduce",)
+"""Run once over several GPUs together, which a check of one device does not have: named, never part of a set."""
 QUICK_SECONDS = 0.5
 """Measuring time of each case in the quick set."""
 
@@ -71,7 +71,7 @@ def load(where: Path | None = None) -> tuple[ProbeSpec, ...]:
 
 def members(name: str, probes: Iterable[ProbeSpec]) -> tuple[ProbeSpec, ...]:
     """The probes of a set, in the catalogue's order."""
-    alone = [spec for spec in probes if spec.name not in _SEVERAL_GPUS]
+    alone = [spec for spec in probes if spec.name not in SEVERAL_GPUS]
     if name == "quick":
         return tuple(spec for spec in alone if spec.name in _QUICK)
     if name == "ci":

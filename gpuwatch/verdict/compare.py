@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from gpuwatch.model import ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import fingerprint, quantities
-from gpuwatch.verdict.check import decide, failure
+from gpuwatch.verdict.check import decide, failure, one_of
 from gpuwatch.verdict.statistics import (
     Interval,
     detectable_paired,
@@ -31,6 +31,8 @@ from gpuwatch.verdict.statistics import (
 from gpuwatch.verdict.verdicts import LEVELS, Change, Judgement, Level, Row, Verdict, placed, row
 
 LEAST_PAIRS = 3
+MOST_PAIRS = 200
+"""Nobody waits for more."""
 
 
 class Pair(Struct, frozen=True):
@@ -83,7 +85,8 @@ def compare(pairs: Iterable[Pair], options: Options, title: str = "") -> Judgeme
         candidates += found
         rows += lonely
     adjusted = holm([candidate.p for candidate in candidates])
-    rows += [_judged(candidate, p, options) for candidate, p in zip(candidates, adjusted, strict=True)]
+    level = one_of(len(candidates))
+    rows += [_judged(candidate, p, options, level) for candidate, p in zip(candidates, adjusted, strict=True)]
     return Judgement(title, tuple(rows), tuple(changed.values()), notes=tuple(_drift_notes(candidates, options)))
 
 
@@ -146,7 +149,7 @@ def _candidates(good: Sequence[Pair], options: Options) -> tuple[list[_Candidate
     return found, rows
 
 
-def _judged(found: _Candidate, p: float, options: Options) -> Row:
+def _judged(found: _Candidate, p: float, options: Options, alarm: float) -> Row:
     run, value = found.result, found.value
     tolerance = options.max_regression or quantities.tolerance(run.probe, value.name, run.device)
     verdict = decide(found.interval, p, tolerance)
@@ -154,7 +157,7 @@ def _judged(found: _Candidate, p: float, options: Options) -> Row:
     reason = ""
     level = LEVELS[verdict]
     if verdict is Verdict.AMBIGUOUS:
-        reason = f"about {pairs_needed(deviation, math.log1p(tolerance))} pairs would tell a change of {tolerance:.1%}"
+        reason = _more_pairs(deviation, tolerance, alarm)
         level = Level.OK if options.same_side else level
     elif options.same_side and verdict in (Verdict.FASTER, Verdict.SLOWER):
         reason, level = "the same environment differs from itself: the machine is not steady", Level.WARN
@@ -171,13 +174,22 @@ def _judged(found: _Candidate, p: float, options: Options) -> Row:
             low=quantities.share(found.interval.low),
             high=quantities.share(found.interval.high),
             tolerance=tolerance,
-            detectable=max(tolerance, quantities.share(detectable_paired(deviation, len(found.differences)))),
+            detectable=max(tolerance, quantities.share(detectable_paired(deviation, len(found.differences), alarm))),
+            noise=quantities.share(deviation),
             n_before=len(found.before),
             n_after=len(found.after),
             reason=reason,
         ),
         run,
     )
+
+
+def _more_pairs(deviation: float, tolerance: float, alarm: float) -> str:
+    """What would make it clear."""
+    enough = pairs_needed(deviation, math.log1p(tolerance), alarm, MOST_PAIRS)
+    if enough is None:
+        return f"too noisy here: more than {MOST_PAIRS} pairs would be needed to tell a change of {tolerance:.1%}"
+    return f"about {enough} pairs would tell a change of {tolerance:.1%}"
 
 
 def _drift(pairs: Sequence[Pair], name: str, sign: float) -> float:

@@ -40,7 +40,7 @@ def observed(samples: Sequence[DeviceSample]) -> dict[str, float]:
     """Means over the samples under load (over all when none is), highest values, shares of throttled samples, energy.
 
     Names: those of DeviceSample for means, ``*_max`` for highest values, ``energy_j`` over the whole run, and
-    ``samples``. Empty without a sample.
+    ``samples``. Empty without a sample. Of several GPUs, means are of one of them and energy is of all.
     """
     if not samples:
         return {}
@@ -69,13 +69,16 @@ def observed(samples: Sequence[DeviceSample]) -> dict[str, float]:
 
 
 def energy_j(samples: Sequence[DeviceSample]) -> float | None:
-    """Energy between the first and the last sample with a power reading (trapezoids); None for fewer than two."""
-    points = [
-        (sample.mono_ns / 1e9, float(sample.power_w)) for sample in samples if not isinstance(sample.power_w, Absent)
-    ]
-    if len(points) < 2:
+    """Energy of all GPUs together between the first and the last sample with a power reading (trapezoids); None where
+    one of them has fewer than two."""
+    points: dict[int, list[tuple[float, float]]] = {}
+    for sample in samples:
+        here = points.setdefault(sample.device_index, [])
+        if not isinstance(sample.power_w, Absent):
+            here.append((sample.mono_ns / 1e9, float(sample.power_w)))
+    if not points or any(len(here) < 2 for here in points.values()):
         return None
-    return sum((t1 - t0) * (p0 + p1) / 2 for (t0, p0), (t1, p1) in pairwise(points))
+    return sum((t1 - t0) * (p0 + p1) / 2 for here in points.values() for (t0, p0), (t1, p1) in pairwise(here))
 
 
 def with_observed(result: ProbeResult, samples: Iterable[DeviceSample]) -> ProbeResult:
@@ -83,11 +86,14 @@ def with_observed(result: ProbeResult, samples: Iterable[DeviceSample]) -> Probe
 
     With several rates in one run the power is a mean over all of them and belongs to none.
     """
-    seen = observed(list(samples))
+    samples = list(samples)
+    seen = observed(samples)
     rates = [value for value in judged(result) if value.higher_is_better and value.unit.endswith("/s")]
     if len(rates) == 1 and seen.get("loaded_samples") and "power_w" in seen:
         unit = rates[0].unit.removesuffix("/s").lower()
-        seen[f"energy_per_{unit}_j"] = seen["power_w"] / rates[0].median
+        seen[f"energy_per_{unit}_j"] = (
+            seen["power_w"] * len({sample.device_index for sample in samples}) / rates[0].median
+        )
     return msgspec.structs.replace(result, observed=seen) if seen else result
 
 

@@ -7,7 +7,7 @@ runs. Pure functions of samples and bytes.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -102,13 +102,13 @@ def blind_note(sample: DeviceSample) -> str:
     return f"the GPU's process list could not be read ({absent.reason.name.lower()}): a neighbour would go unnoticed"
 
 
-def intruder(pids: Iterable[int], own: Collection[int], invisible: Collection[int]) -> int | None:
+def intruder(pids: Iterable[int], own: Collection[int], invisible: Collection[int], allowed: int = 1) -> int | None:
     """The first pid on the GPU that is not ours.
 
     In a container NVML may list pids of the host: our own probe then shows as one pid that does not exist here. So
-    one ``invisible`` pid is taken for ours as long as none of ours is listed under its own number.
+    ``allowed`` ``invisible`` pids are taken for ours as long as none of ours is listed under its own number.
     """
-    allowance = 0 if any(pid in own for pid in pids) else 1
+    allowance = 0 if any(pid in own for pid in pids) else allowed
     for pid in pids:
         if pid in own:
             continue
@@ -154,17 +154,34 @@ def on_device(result: ProbeResult, device: Device) -> ProbeResult:
 
     A UUID that is not the one we asked for is a failure: the figures are another GPU's.
     """
-    label = f"cuda:{device.index}"
-    if result.device_uuid and result.device_uuid.lower() != device.uuid.lower():
-        message = f"measured {printable(result.device_uuid)} instead of {device.uuid}: check CUDA_VISIBLE_DEVICES"
+    return placed(result, [device])
+
+
+def placed(result: ProbeResult, devices: Sequence[Device]) -> ProbeResult:
+    """The result under the devices' indices here; "cpu" without any. Of several, all UUIDs are the place, so that a
+    node that lost a GPU is another place. A UUID that is none of theirs is a failure."""
+    if not devices:
+        return result if result.device else msgspec.structs.replace(result, device="cpu")
+    asked = [device.uuid for device in devices]
+    if result.device_uuid and result.device_uuid.lower() not in [uuid.lower() for uuid in asked]:
+        message = f"measured {printable(result.device_uuid)} instead of {', '.join(asked)}: check CUDA_VISIBLE_DEVICES"
         result = msgspec.structs.replace(failed(result.probe, message), settings=result.settings)
+    conditions = [_conditions(device) for device in devices]
+    common = {key: text for key, text in conditions[0].items() if all(c.get(key) == text for c in conditions)}
+    name = result.device_name or devices[0].name
     return msgspec.structs.replace(
         result,
-        device=label,
-        device_uuid=device.uuid,
-        device_name=result.device_name or device.name,
-        settings={**_conditions(device), **result.settings},
+        device=",".join(f"cuda:{device.index}" for device in devices),
+        device_uuid=",".join(asked),
+        device_name=name if len(devices) == 1 else f"{len(devices)} × {name}",
+        settings={**common, **result.settings},
     )
+
+
+def label(devices: Sequence[Device]) -> str:
+    """ "GPU 1", "GPUs 0, 1" or "the CPU", for a person."""
+    indices = ", ".join(str(device.index) for device in devices)
+    return f"GPU{'s' if len(devices) > 1 else ''} {indices}" if devices else "the CPU"
 
 
 def _conditions(device: Device) -> dict[str, str]:

@@ -13,6 +13,7 @@ from gpuwatch.verdict.verdicts import Judgement, Row
 COLUMNS = (
     *("probe", "value", "device", "device_uuid", "verdict", "level", "unit", "higher_is_better", "before", "after"),
     *("improvement", "low", "high", "tolerance", "detectable", "n_before", "n_after", "reason"),
+    "noise",
 )
 
 

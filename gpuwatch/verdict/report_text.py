@@ -85,10 +85,20 @@ def figure(value: float | None) -> str:
 
 
 def detectable_lines(judgement: Judgement) -> list[str]:
-    """For each quantity the smallest change that so many runs find on this machine, with 80 % power."""
-    rows = [row for row in judgement.rows if row.detectable is not None]
+    """For each quantity the noise between fresh processes, and the smallest change that so many pairs find with it."""
+    rows = [row for row in judgement.rows if row.detectable is not None and row.noise is not None]
     if not rows:
         return []
-    width = max(len(label(row)) for row in rows)
-    lines = [f"  {label(row):<{width}}  {row.detectable:.1%}" for row in rows]
-    return ["", f"smallest change that {rows[0].n_after} pairs detect here:", *lines]
+    head = ("quantity", "noise", "smallest change")
+    body = [(label(row), _about(row.noise), _about(row.detectable)) for row in rows]
+    widths = [max(len(line[i]) for line in (head, *body)) for i in range(3)]
+    lines = [
+        f"  {name:<{widths[0]}}  {noise:>{widths[1]}}  {found:>{widths[2]}}" for name, noise, found in (head, *body)
+    ]
+    pairs = max(row.n_after for row in rows)
+    return ["", f"noise between fresh processes, and the smallest change that {pairs} pairs find here:", *lines]
+
+
+def _about(share: float | None) -> str:
+    """A share for a person; more than twofold is no figure to plan with."""
+    return "" if share is None else f"{share:.1%}" if share < 1 else "> 100%"

@@ -6,6 +6,7 @@ Owns: numbers to numbers. Refuses: probes, clocks, NumPy. The unit of evidence i
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -208,21 +209,28 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # --------------------------------------------------------------------------- what can be detected
 
 
-def detectable_paired(deviation: float, pairs: int) -> float:
-    """Smallest change found with 80 % power by ``pairs`` pairs, when one run has this deviation. inf below 2 pairs."""
+def detectable_paired(deviation: float, pairs: int, level: float = 0.05) -> float:
+    """Smallest change found with 80 % power by ``pairs`` pairs, when one run has this deviation and a change is
+    believed at p < ``level``. inf below 2 pairs."""
     if pairs < 2:
         return math.inf
-    return (t_quantile(0.975, pairs - 1) + t_quantile(0.8, pairs - 1)) * deviation * math.sqrt(2 / pairs)
+    return _reach(pairs - 1, level) * deviation * math.sqrt(2 / pairs)
 
 
-def detectable_against(deviation: float, base: int, new: int) -> float:
+def detectable_against(deviation: float, base: int, new: int, level: float = 0.05) -> float:
     """The same for ``new`` runs against a baseline of ``base`` runs. inf below 2 runs in the baseline."""
     if base < 2 or new < 1:
         return math.inf
-    freedom = base + new - 2
-    return (t_quantile(0.975, freedom) + t_quantile(0.8, freedom)) * deviation * math.sqrt(1 / base + 1 / new)
+    return _reach(base + new - 2, level) * deviation * math.sqrt(1 / base + 1 / new)
 
 
-def pairs_needed(deviation: float, change: float, most: int = 200) -> int:
-    """Pairs with which ``change`` would be found; ``most`` when even those are not enough."""
-    return next((n for n in range(3, most) if detectable_paired(deviation, n) <= change), most)
+def pairs_needed(deviation: float, change: float, level: float = 0.05, most: int = 200) -> int | None:
+    """Pairs with which ``change`` would be found; None when even ``most`` are not enough."""
+    fewer = range(3, most)  # more pairs never detect less
+    found = bisect.bisect_left(fewer, True, key=lambda pairs: detectable_paired(deviation, pairs, level) <= change)
+    return fewer[found] if found < len(fewer) else None
+
+
+def _reach(freedom: int, level: float) -> float:
+    """How many standard errors a change must have to be found at ``level`` with 80 % power."""
+    return t_quantile(1.0 - level / 2, freedom) + t_quantile(0.8, freedom)

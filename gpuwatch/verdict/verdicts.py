@@ -8,7 +8,7 @@ Nothing measured is never a pass: a judgement without one row that was judged or
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -116,6 +116,8 @@ class Row(Struct, frozen=True):
     n_after: int = 0
     reason: str = ""
     """For a person, one line."""
+    noise: float | None = None
+    """Standard deviation of one run, as a share: what fresh processes of the same thing differ by."""
 
     @property
     def name(self) -> str:
@@ -163,10 +165,23 @@ class Judgement(Struct, frozen=True):
             return "nothing was measured and judged"
         first = f"{rows[0].name}{f' on {rows[0].device}' if rows[0].device else ''}"
         if level is Level.OK:
-            return f"{len(rows)} quantities as they should be" if len(rows) > 1 else "one quantity, as it should be"
+            return _passed(rows)
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         why = f": {rows[0].reason}" if rows[0].reason else ""
         return f"{first}{more} {rows[0].verdict.value}{why}"
+
+
+def _passed(rows: Sequence[Row]) -> str:
+    """How many are as they should be; what noise hides is no proof of anything and is not counted among them, and what
+    was compared with nothing was measured."""
+    if all(row.verdict is Verdict.MEASURED for row in rows):
+        return f"{len(rows)} quantities measured" if len(rows) > 1 else "one quantity measured"
+    unclear = sum(row.verdict is Verdict.AMBIGUOUS for row in rows)
+    clear = len(rows) - unclear
+    if not clear:
+        return f"nothing found, but nothing proved: {unclear} of {unclear} too noisy to tell"
+    said = "one quantity, as it should be" if clear == 1 else f"{clear} quantities as they should be"
+    return f"{said}, {unclear} too noisy to tell" if unclear else said
 
 
 def row(probe: str, value: str, verdict: Verdict, reason: str = "", *, level: Level | None = None) -> Row:

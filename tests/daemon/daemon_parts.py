@@ -91,6 +91,7 @@ class ScriptedSource:
     def __init__(self, first: Inventory | None = None) -> None:
         self.first = inventory() if first is None else first
         self.focused: list[Focus | None] = []
+        self.hastened: list[tuple[frozenset[int], float]] = []
         self.stopped = threading.Event()
         self.started = threading.Event()
         self.recorded_ns: int | None = None
@@ -112,6 +113,9 @@ class ScriptedSource:
 
     def focus(self, focus: Focus | None) -> None:
         self.focused.append(focus)
+
+    def hasten(self, device_indices: frozenset[int], period_s: float) -> None:
+        self.hastened.append((device_indices, period_s))
 
     def now_ns(self) -> int:
         return time.monotonic_ns() if self.recorded_ns is None else self.recorded_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -173,6 +174,26 @@ def test_reading_the_configuration_again_does_not_start_all_probes_again(tmp_pat
         assert made.ran == [*QUICK, QUICK[0]]
 
 
+def test_another_python_in_the_configuration_is_used_from_the_next_probe_on(tmp_path: Path) -> None:
+    """Else whoever moves to another torch measures the old one until somebody thinks of a restart."""
+    other = tmp_path / "python-of-another-torch"
+    other.write_text(f'#!/bin/sh\necho another >>"$RAN"\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    with node(tmp_path) as made:
+        made.second(IDLE_S + 1)
+        made.finish()
+        assert made.ran == [QUICK[0]]
+        made.reload(replace(AUTOMATIC, probes=replace(AUTOMATIC.probes, python=str(other))))
+        made.second(IDLE_S + 1)
+        made.finish()
+        assert made.ran == [QUICK[0], "another", QUICK[1]]
+        wrong = replace(AUTOMATIC.probes, python=str(tmp_path / "nowhere"), set=("convv",))
+        made.reload(replace(AUTOMATIC, probes=wrong))
+        made.second(IDLE_S + 1)
+        made.finish()
+        assert made.ran[3:] == ["another", QUICK[2]], "a configuration that is refused changes nothing"
+
+
 def test_a_wrong_name_in_the_configuration_leaves_the_schedule_as_it_was(tmp_path: Path) -> None:
     with node(tmp_path) as made:
         made.reload(replace(AUTOMATIC, probes=replace(AUTOMATIC.probes, set=("convv",))))
@@ -196,6 +217,22 @@ def test_somebodys_job_ends_the_probe_and_keeps_the_next_one_away(tmp_path: Path
         assert state.probing == {}
         made.second(10 * IDLE_S, pids=(os.getpid(),))
         assert made.runner.running() == []
+
+
+def test_somebodys_job_need_not_wait_for_the_daemons_next_tick(tmp_path: Path) -> None:
+    """With a reading every five seconds the job would have shared its GPU for so long."""
+    with node(tmp_path, WAIT) as made:
+        made.second(IDLE_S + 1)
+        assert made.source.hastened == [(frozenset({0}), 0.25)]
+        child = made.runner.running()[0].pid
+        ticks = made.service._last_tick
+        made.source.emit(sample(0, made.now_ns, 0.0, (child, os.getpid())))
+        made.service.step(0)
+        made.finish()
+        assert made.service._last_tick is ticks, "no tick was needed"
+        state = made.until(lambda state: bool(state.probes))
+        assert (state.probes[0].status, state.probes[0].contaminated) == (ProbeStatus.BUSY, True)
+        assert made.source.hastened == [(frozenset({0}), 0.25), (frozenset(), 0.25)]
 
 
 def test_a_probe_under_way_is_told_with_what_it_says(tmp_path: Path) -> None:

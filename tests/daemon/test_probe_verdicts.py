@@ -50,6 +50,9 @@ class Runner:
         self.done, self.say = done, progress
         return ""
 
+    def use(self, python: str) -> None:
+        pass
+
     def check(self, sample: DeviceSample) -> None:
         pass
 

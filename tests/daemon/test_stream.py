@@ -401,6 +401,9 @@ class _Probes:
             done(ProbeResult(probe, ProbeStatus.OK, "cuda:0", device_uuid=device.uuid))
         return self.refusal
 
+    def use(self, python: str) -> None:
+        pass
+
     def check(self, sample: DeviceSample) -> None:
         self.checked.append(sample.device_index)
 

@@ -369,6 +369,25 @@ def test_a_focus_looks_closely_at_the_job_and_ends_by_itself(tmp_path: Path) -> 
         source.stop()
 
 
+def test_a_gpu_with_a_probe_is_read_more_often_and_the_others_are_not(tmp_path: Path) -> None:
+    with loaded(tmp_path, "gpus=2") as fake:
+        parts = Parts()
+        source = NodeSource(Nvml(), Host(), Processes(parts), parts, parts.node, period_s=5.0, retry_s=0.02)
+        run = Running(fake, source, parts)
+        until(lambda: bool(run.samples(0)) and bool(run.samples(1)), "the first readings")
+        before = len(run.samples(1))
+        source.hasten(frozenset({0}), 0.25)
+        run.more(0, 2)
+        assert len(run.samples(1)) == before
+        source.focus(Focus(42, (0,), seconds=600.0))
+        assert source._gpus.samplers[0].period_s == 0.1, "a focus is closer still"
+        source.focus(None)
+        assert [sampler.period_s for sampler in source._gpus.samplers] == [0.25, 5.0]
+        source.hasten(frozenset(), 0.25)
+        assert [sampler.period_s for sampler in source._gpus.samplers] == [5.0, 5.0]
+        source.stop()
+
+
 def test_a_new_focus_ends_the_burst_of_the_old_one(tmp_path: Path) -> None:
     with running(tmp_path, "gpus=1\ngpu 0 procs=42:1:C") as run:
         until(lambda: {42: (0,)} in run.parts.roots, "the roots")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -128,6 +129,16 @@ def test_a_rank_that_dies_is_a_failure_with_its_reason_and_leaves_nobody_behind(
     assert b"Traceback" not in done.stderr
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _read(path)]
     assert left == []
+
+
+def test_torchruns_ranks_measure_together_and_agree(tmp_path: Path) -> None:
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(FOLDER), "allreduce"]
+    done = start([*command, "--json", "--device", "cpu", *SMALL["allreduce"]], tmp_path)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-500:]
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    assert [answer["status"] for answer in answers] == ["ok", "ok"]
+    assert answers[0]["settings"]["ranks"] == "2"
+    assert answers[0]["values"] == answers[1]["values"], "each sample is the slowest rank's"
 
 
 def _read(path: Path) -> bytes:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.cli import probe_measuring as measuring
+from gpuwatch.cli import probe_places
 from gpuwatch.cli import probe_run as run_command
 from gpuwatch.cli.main import run
-from gpuwatch.daemon import probing
+from gpuwatch.daemon import probe_locks, probing
 from gpuwatch.model import Device, DeviceProcess, DeviceSample, ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import probe_run
 
@@ -37,7 +38,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DeviceSample]:
     def read() -> DeviceSample:
         return readings.pop(0) if len(readings) > 1 else readings[0]
 
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: [measuring.Gpu(GPU, read)])
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: [probe_places.Gpu(GPU, read)])
     monkeypatch.setattr(measuring, "SETTLE_S", 0.0)
     monkeypatch.setattr(probing, "probes_folder", lambda: folder)
     monkeypatch.setattr(probing, "lock_folder", lambda env: tmp_path)
@@ -131,8 +132,8 @@ def test_the_configured_python_is_used(
 def test_without_a_driver_the_cpu_is_named_as_the_way_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = measuring.Missing("cuda:0", "no driver; without a GPU use --device cpu")
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: [missing])
+    missing = probe_places.Missing("cuda:0", "no driver; without a GPU use --device cpu")
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: [missing])
     assert run(["probe", "run", "matmul", "--json"]) == 3
     result = json.loads(capsys.readouterr().out)["results"][0]
     assert (result["status"], result["device"]) == ("unavailable", "cuda:0")
@@ -163,8 +164,8 @@ def test_every_gpu_is_measured_and_the_bad_one_is_named_by_uuid(
 ) -> None:
     # NVML's order is not CUDA's: the child sees one GPU, by UUID, and says which one it measured.
     devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("bb", "aa"))]
-    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places)
     script = (
         "uuid = os.environ['CUDA_VISIBLE_DEVICES']\nbad = uuid == 'GPU-aa'\n"
         'print(\'{"probe":"matmul","status":"%s","device":"cuda:0","device_uuid":"%s","message":"%s","values":'
@@ -185,8 +186,8 @@ def test_the_slower_of_two_cards_is_named_by_uuid(
     gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("bb", "aa"))]
-    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places)
     answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'] + '\"")
     slow = answer.replace(
         '"median":50.0', "\"median\":' + str(40 + 10 * ('bb' in os.environ['CUDA_VISIBLE_DEVICES'])) + '"
@@ -203,12 +204,44 @@ def test_the_slower_of_two_cards_is_named_by_uuid(
     ]
 
 
+def test_gradients_are_exchanged_once_between_all_gpus_and_the_rest_is_measured_on_each(
+    gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("aa", "bb"))]
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places if index is None else [places[index]])
+    answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'].split(',')[0] + '\"")
+    monkeypatch.setenv("FAKE_PROBE", answer)
+    for device in ("all", "cuda:1,cuda:0,cuda:1"):
+        assert run(["probe", "run", "allreduce", "copies", "--device", device, "--json"]) == 0
+        results = json.loads(capsys.readouterr().out)["results"]
+        assert sorted((result["probe"], *sorted(result["device_uuid"].split(","))) for result in results) == [
+            ("allreduce", "GPU-aa", "GPU-bb"),
+            ("copies", "GPU-aa"),
+            ("copies", "GPU-bb"),
+        ]
+    base = str(tmp_path / "base.json")
+    assert run(["probe", "baseline", "allreduce", "--device", "all", "--runs", "2", "--out", base]) == 0
+    assert run(["probe", "check", "--baseline", base, "--device", "all"]) == 0
+    assert run(["probe", "baseline", "copies", "--device", "all", "--runs", "2", "--out", base, "--append"]) == 0
+    capsys.readouterr()
+    assert run(["probe", "check", "--baseline", base, "--device", "cuda:1", "--json"]) == 0, "one card of the node"
+    assert [result["probe"] for result in json.loads(capsys.readouterr().out)["results"]] == ["copies"]
+    slow = answer.replace("50.0", "20.0")
+    monkeypatch.setenv("FAKE_PROBE", slow)
+    capsys.readouterr()
+    assert run(["probe", "check", "allreduce", "--baseline", base, "--device", "all", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["verdict"], row["device"], row["device_uuid"]) == ("SLOWER", "cuda:0,cuda:1", "GPU-aa,GPU-bb")
+    assert run(["probe", "run", "copies", "--device", "cpu,cuda:0"]) == 64
+
+
 def test_a_gpu_that_is_lost_fails_the_check_of_the_whole_host(
     gpu: list[DeviceSample], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     devices = [Device(number, f"GPU-{name}", "NVIDIA H200", "") for number, name in enumerate(("aa", "bb"))]
-    places = [measuring.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
-    monkeypatch.setattr(measuring, "find_gpus", lambda index: places)
+    places = [probe_places.Gpu(device, lambda i=device.index: reading(index=i)) for device in devices]  # type: ignore[misc]
+    monkeypatch.setattr(probe_places, "find_gpus", lambda index: places)
     answer = ANSWER.replace('"GPU-11"', "\"' + os.environ['CUDA_VISIBLE_DEVICES'] + '\"")
     monkeypatch.setenv("FAKE_PROBE", answer)
     base = str(tmp_path / "base.json")
@@ -238,7 +271,7 @@ def test_a_hung_probe_ends_with_the_time_limit_of_the_whole_command(
     assert run(["probe", "run", "matmul", "conv", "--timeout", "1"]) == 124
     out = capsys.readouterr().out
     assert out.count("not finished within --timeout 1 s") == 2
-    lock = probing.lock_gpu(GPU.uuid, Path(os.environ["XDG_CONFIG_HOME"]))
+    lock = probe_locks.lock_gpu(GPU.uuid, Path(os.environ["XDG_CONFIG_HOME"]))
     assert lock >= 0, "the GPU is free again"
     os.close(lock)
 
@@ -249,7 +282,7 @@ def test_a_hung_probe_ends_with_the_time_limit_of_the_whole_command(
         (["--csv"], 0, "matmul,rate,cuda:0,GPU-11,MEASURED,ok,GB/s,true,,50.0"),
         (["--markdown"], 0, "| matmul.rate (cuda:0) |  | 50.00 | GB/s |"),
         (["--junit"], 0, '<testsuite name="GPU-11" tests="1" failures="0" errors="0" skipped="0">'),
-        (["--nagios"], 0, "GPUWATCH PROBE OK - one quantity, as it should be | 'matmul.rate_cuda:0'=50.00;;"),
+        (["--nagios"], 0, "GPUWATCH PROBE OK - one quantity measured | 'matmul.rate_cuda:0'=50.00;;"),
     ],
 )
 def test_the_same_run_in_every_form(

@@ -105,7 +105,7 @@ def test_a_selftest_prints_what_this_machine_can_detect(machine: Path, capsys: p
     arguments = ["probe", "selftest", "copies", "--device", "cpu", "--python", python, "--pairs", "4", "--seed", "3"]
     assert run(arguments) == 0
     out = capsys.readouterr().out
-    assert "smallest change that 4 pairs detect here:" in out
+    assert "noise between fresh processes, and the smallest change that 4 pairs find here:" in out
     detected = float(
         next(line for line in out.splitlines() if line.startswith("  copies.rate")).split()[-1].rstrip("%")
     )
@@ -118,17 +118,17 @@ def test_sides_are_compared_on_one_device(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_gpu_cools_down_between_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuwatch.cli import probe_measuring
+    from gpuwatch.cli import probe_places
     from gpuwatch.model import Device
 
     temperatures = [70, 66, 41, 99]
     waited: list[float] = []
     monkeypatch.setattr("gpuwatch.cli.probe_compare.time.sleep", waited.append)
     device = Device(0, "GPU-1", "NVIDIA H200", "")
-    gpu = probe_measuring.Gpu(device, lambda: DeviceSample(0, 0, temp_c=temperatures.pop(0)))
+    gpu = probe_places.Gpu(device, lambda: DeviceSample(0, 0, temp_c=temperatures.pop(0)))
     probe_compare._cool(gpu, 40.0)
     assert (waited, temperatures) == ([1.0, 1.0], [99])
-    blind = probe_measuring.Gpu(device, lambda: DeviceSample(0, 0, temp_c=Absent(Reason.NOT_SUPPORTED)))
+    blind = probe_places.Gpu(device, lambda: DeviceSample(0, 0, temp_c=Absent(Reason.NOT_SUPPORTED)))
     probe_compare._cool(blind, 40.0)
     probe_compare._cool(None, None)
     assert len(waited) == 2

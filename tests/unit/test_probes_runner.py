@@ -14,10 +14,10 @@ import pytest
 
 from gpuwatch import wire
 from gpuwatch.config import ProbesConfig
-from gpuwatch.daemon import probing
+from gpuwatch.daemon import probe_locks, probing
 from gpuwatch.daemon.probe_process import Launch, ProbeProcess
 from gpuwatch.daemon.probe_service import ProbeService
-from gpuwatch.daemon.probing import Runner
+from gpuwatch.daemon.probing import Runner, Seat
 from gpuwatch.daemon.ring import Picture
 from gpuwatch.errors import UsageError
 from gpuwatch.model import (
@@ -213,7 +213,7 @@ def test_one_probe_at_a_time_on_a_gpu(bench: Bench) -> None:
 
 
 def test_a_probe_of_another_program_holds_the_gpu(bench: Bench, tmp_path: Path, folder: Path) -> None:
-    held = probing.lock_gpu(GPU.uuid, tmp_path)
+    held = probe_locks.lock_gpu(GPU.uuid, tmp_path)
     assert bench.start(SAY_ANSWER) == "another probe is running on GPU 1: wait until it ends"
     os.close(held)
     assert bench.again(reading_of()) == ""
@@ -226,7 +226,7 @@ def test_the_child_keeps_the_lock_when_its_parent_dies(bench: Bench, tmp_path: P
     pid = bench.child_pid()
     inherited = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
     assert str(tmp_path / "gpuwatch-probe-GPU-11.lock") in inherited
-    assert probing.lock_gpu(GPU.uuid, tmp_path) == -1
+    assert probe_locks.lock_gpu(GPU.uuid, tmp_path) == -1
 
 
 def test_a_lock_that_cannot_be_made_is_named(bench: Bench, tmp_path: Path, folder: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_hung_probe_is_killed_with_its_workers(tmp_path: Path) -> None:
         "if pid: print(pid, file=sys.stderr, flush=True)\n"
         "time.sleep(60)"
     )
-    launch = Launch("matmul", (sys.executable, "-c", script), dict(os.environ), timeout_s=0.5, lock_fd=-1)
+    launch = Launch("matmul", (sys.executable, "-c", script), dict(os.environ), timeout_s=0.5)
     process = ProbeProcess(launch, results.put, lines.put)
     process.start()
     result = results.get(timeout=20)
@@ -379,6 +379,91 @@ def test_the_load_of_our_own_probe_does_not_keep_the_next_one_out(tmp_path: Path
     assert "87 % busy" in runner.start("matmul", GPU, after, results.put), "by then it is somebody else's"
 
 
+# --------------------------------------------------------------------------- several GPUs at once
+
+PAIR = (GPU, Device(index=3, uuid="GPU-33", name="NVIDIA H200", pci_bus_id="0000:c1:00.0"))
+
+
+def seats(*samples: DeviceSample) -> list[Seat]:
+    return [Seat(device, sample) for device, sample in zip(PAIR, samples, strict=True)]
+
+
+def on_both(bench: Bench, script: str, *samples: DeviceSample) -> ProbeResult | None:
+    """A probe on both GPUs; the refusal, or None when it runs."""
+    bench.runner = Runner(
+        folder=bench.tmp_path / "gpuwatch_probes", locks=bench.tmp_path, env={**os.environ, "FAKE_PROBE": script}
+    )
+    at_rest = samples or (reading_of(), reading_of(index=3))
+    return bench.runner.begin_on("allreduce", seats(*at_rest), bench.results.put, progress=bench.lines.put)
+
+
+def test_one_probe_over_several_gpus_sees_them_all_and_its_place_is_all_of_them(bench: Bench) -> None:
+    answer = ANSWER.replace('"matmul"', '"allreduce"').replace('"torch":"2.0"', '"seen":"%s"')
+    assert on_both(bench, f"import os; print({answer!r} % os.environ['CUDA_VISIBLE_DEVICES'])") is None
+    result = bench.result()
+    assert (result.status, result.settings["seen"]) == (ProbeStatus.OK, "GPU-11,GPU-33")
+    assert (result.device, result.device_uuid) == ("cuda:1,cuda:3", "GPU-11,GPU-33")
+    assert result.device_name == "2 × NVIDIA H200", "two cards and eight are no peers"
+
+
+def test_somebody_on_the_second_gpu_keeps_the_probe_out_of_both(bench: Bench, stranger: int) -> None:
+    refusal = on_both(bench, SAY_ANSWER, reading_of(), reading_of(stranger, index=3))
+    assert refusal is not None
+    assert (refusal.status, refusal.device_uuid) == (ProbeStatus.BUSY, "GPU-11,GPU-33")
+    assert refusal.message.startswith(f"GPU 3 is in use by pid {stranger} (")
+    other = probe_locks.lock_gpu("GPU-33", bench.tmp_path)
+    refusal = on_both(bench, SAY_ANSWER)
+    assert refusal is not None
+    assert refusal.message == "another probe is running on GPUs 1, 3: wait until it ends"
+    first = probe_locks.lock_gpu("GPU-11", bench.tmp_path)
+    assert first >= 0, "the lock of the first was given back"
+    os.close(first)
+    os.close(other)
+
+
+def test_somebody_who_comes_to_the_second_gpu_gets_both(bench: Bench, stranger: int) -> None:
+    assert on_both(bench, WAIT) is None
+    assert bench.lines.get(timeout=20) == "ready"
+    assert bench.runner is not None
+    assert len(bench.runner.running()) == 1
+    assert bench.runner.begin("matmul", GPU, reading_of(), bench.results.put) is not None, "both are taken"
+    bench.runner.check(reading_of(bench.child_pid()))
+    bench.runner.check(reading_of(stranger, index=3))
+    result = bench.result()
+    assert (result.status, result.contaminated) == (ProbeStatus.BUSY, True)
+    assert "started to use GPU 3" in result.message
+    assert bench.runner.running() == []
+    for uuid in ("GPU-11", "GPU-33"):
+        lock = probe_locks.lock_gpu(uuid, bench.tmp_path)
+        assert lock >= 0, "free again"
+        os.close(lock)
+
+
+def test_ranks_that_a_container_lists_under_the_hosts_pids_are_not_strangers() -> None:
+    hosts = (4_000_001, 4_000_002)
+    assert probe_run.intruder(hosts, own=(), invisible=hosts, allowed=2) is None
+    assert probe_run.intruder((*hosts, 4_000_003), own=(), invisible=(*hosts, 4_000_003), allowed=2) == 4_000_003
+    assert probe_run.intruder(hosts, own=(), invisible=hosts) == 4_000_002
+
+
+def test_what_several_gpus_did_is_a_mean_of_one_and_the_energy_of_all(bench: Bench, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    answer = ANSWER.replace('"matmul"', '"allreduce"')
+    assert (
+        on_both(bench, f"import os,time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint({answer!r})")
+        is None
+    )
+    assert bench.runner is not None
+    for second in (0, 1):
+        for index, watts in ((1, 300.0), (3, 500.0)):
+            at = second * 1_000_000_000
+            bench.runner.check(DeviceSample(index, at, gpu_util_pct=100, power_w=watts, processes_absent=None))
+    go.touch()
+    observed = bench.result().observed
+    assert (observed["power_w"], observed["energy_j"]) == (400.0, 800.0)
+    assert observed["energy_per_tflop_j"] == 800.0
+
+
 def test_a_long_probe_is_not_taken_for_a_hung_one() -> None:
     for spec in probe_run.PROBES:
         assert probe_run.timeout_s(spec, on_gpu=True, seconds=None) >= 2 * spec.gpu_s + 60
@@ -421,14 +506,20 @@ BAD_ENDINGS = {
     "killed": ("import os; os.kill(os.getpid(), 9)", "signal 9"),
     "nan": (SAY_ANSWER.replace('"median":1.0', '"median":NaN'), "its output is no result"),
     "silent": ("pass", "exit code 0 and no result"),
+    "hung": (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT,
+        "no result within 1 s, killed; it last said: ready",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BAD_ENDINGS)
 def test_the_daemon_publishes_why_a_probe_ended_and_the_gpu_is_free_again(
-    name: str, tmp_path: Path, folder: Path
+    name: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, says = BAD_ENDINGS[name]
+    if name == "hung":
+        monkeypatch.setattr(probe_run, "timeout_s", lambda *_spec: 1.0)
     published: list[wire.StreamMessage] = []
     woken: queue.SimpleQueue[None] = queue.SimpleQueue()
     runner = Runner(folder=folder, locks=tmp_path, env={**os.environ, "FAKE_PROBE": script})
@@ -451,7 +542,7 @@ def test_the_daemon_publishes_why_a_probe_ended_and_the_gpu_is_free_again(
     assert message.result.status is ProbeStatus.FAILED
     assert says in message.result.message
     assert service.occupied == set()
-    lock = probing.lock_gpu(GPU.uuid, tmp_path)
+    lock = probe_locks.lock_gpu(GPU.uuid, tmp_path)
     assert lock >= 0, "the lock is free"
     os.close(lock)
     service.observe((reading_of(),), 1)

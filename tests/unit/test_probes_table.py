@@ -15,8 +15,8 @@ def value(name: str, median: float, unit: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "unit": unit, "median": median, "p20": median * 0.99, "p80": median * 1.01, "n": 30, **more}
 
 
-def result(probe: str, *values: dict[str, Any], status: str = "ok", message: str = "") -> dict[str, Any]:
-    settings = {"torch": "2.11.0", "cuda": "13.0", "cudnn": "91400", "python": "3.12.3", "cpus": "16"}
+def result(probe: str, *values: dict[str, Any], status: str = "ok", message: str = "", **more: Any) -> dict[str, Any]:
+    settings = {"torch": "2.11.0", "cuda": "13.0", "cudnn": "91400", "python": "3.12.3", "cpus": "16", "seconds": "0.5"}
     return {
         "probe": probe,
         "status": status,
@@ -25,12 +25,16 @@ def result(probe: str, *values: dict[str, Any], status: str = "ok", message: str
         "values": list(values),
         "settings": settings,
         "message": message,
+        "contaminated": False,
+        **more,
     }
 
 
-def written(tmp_path: Path, *results: dict[str, Any], reference: tuple[dict[str, Any], ...] = ()) -> str:
+def written(
+    tmp_path: Path, *results: dict[str, Any], reference: tuple[dict[str, Any], ...] = (), **more: object
+) -> str:
     path = tmp_path / "probes.json"
-    path.write_text(json.dumps({"results": list(results), "reference": list(reference)}))
+    path.write_text(json.dumps({"results": list(results), "reference": list(reference), **more}))
     page = tmp_path / "page.md"
     page.write_text(f"before\n{probes_table.BEGIN}\nold\n{probes_table.END}\nafter\n")
     assert probes_table.main([str(path), str(page)]) == 0
@@ -44,13 +48,50 @@ def test_figures_stand_beside_do_bench_and_only_the_marked_part_changes(tmp_path
     assert text.startswith(f"before\n{probes_table.BEGIN}\nNVIDIA H200, torch 2.11.0, CUDA 13.0")
     assert text.endswith(f"{probes_table.END}\nafter\n")
     assert "old" not in text
-    assert "| memory | `copy` | 4000 | 3960 to 4040 | GB/s | 4040 (-1.0 %) |" in text
+    assert "| memory | `copy` | 4000 | 3960 to 4040 | GB/s | 1 | 4040 (-1.0 %) |" in text
 
 
 def test_the_spread_is_that_of_all_fresh_processes(tmp_path: Path) -> None:
     text = written(tmp_path, *(result("memory", value("copy", figure, "GB/s")) for figure in (100.0, 110.0, 120.0)))
-    assert "3 fresh processes per probe" in text
-    assert "| memory | `copy` | 110 | 99.0 to 121 | GB/s |" in text
+    assert "| memory | `copy` | 110 | 99.0 to 121 | GB/s | 3, ±9.1 % |" in text
+
+
+def test_the_runs_of_selftest_are_fresh_processes_of_the_same_measurement_if_they_took_as_long(tmp_path: Path) -> None:
+    def again(figure: float, seconds: str = "0.5", contaminated: bool = False) -> dict[str, Any]:
+        run = result("launch", value("enqueue", figure, "µs"), contaminated=contaminated)
+        return {**run, "settings": {**run["settings"], "seconds": seconds}}
+
+    runs = [again(6.1), again(5.9), again(9.0, seconds="3"), again(9.0, contaminated=True)]
+    rows = [
+        {"probe": "launch", "value": "enqueue", "verdict": "SAME", "n_after": 3, "noise": 0.0142, "detectable": 0.05}
+    ]
+    rows.append({**rows[0], "value": "graph", "verdict": "AMBIGUOUS", "detectable": 86.2})
+    text = written(tmp_path, result("launch", value("enqueue", 6.0, "µs")), selftest={"rows": rows, "results": runs})
+    assert "| launch | `enqueue` | 6.00 | 5.84 to 6.16 | µs | 3, ±1.7 % |" in text
+    assert "| `launch.enqueue` | 1.42 % | 5.0 % | SAME |" in text
+    assert "| `launch.graph` | 1.42 % | more than twofold | AMBIGUOUS |" in text
+
+
+def test_an_environment_against_itself_stands_with_its_interval(tmp_path: Path) -> None:
+    row = {"probe": "memory", "value": "copy", "verdict": "SAME", "n_after": 3}
+    compare = {"rows": [{**row, "improvement": -0.0012, "low": -0.004, "high": 0.0017}], "results": []}
+    text = written(tmp_path, result("memory", value("copy", 4000.0, "GB/s")), compare=compare)
+    assert "| `memory.copy` | -0.12 % | -0.40 % … +0.17 % | SAME |" in text
+
+
+def test_a_slow_result_can_be_told_from_a_slow_clock(tmp_path: Path) -> None:
+    seen = {"power_w": 612.4, "sm_clock_mhz": 1512.0}
+    text = written(tmp_path, result("matmul", value("bf16_8192_sustained", 676.0, "TFLOP/s"), observed=seen))
+    assert "| `matmul` | 612 | 1512 |  |  |  |  |" in text
+
+
+def test_what_was_not_run_is_named_until_another_file_has_it(tmp_path: Path) -> None:
+    copy = result("memory", value("copy", 1.0, "GB/s"))
+    left = [{"step": "probe train resnet50:128x32", "why": "no time was left"}]
+    text = written(tmp_path, copy, left_out=left, done=["probe memory"])
+    assert "* not run: `probe train resnet50:128x32`: no time was left" in text
+    more = written(tmp_path, copy, left_out=left, done=["probe memory", "probe train resnet50:128x32"])
+    assert "not run" not in more
 
 
 def test_a_figure_of_a_bad_result_is_not_in_the_table_but_its_reason_is(tmp_path: Path) -> None:
@@ -92,7 +133,7 @@ def test_a_page_without_the_marks_is_left_alone(tmp_path: Path, capsys: pytest.C
 def test_a_small_product_is_not_held_against_the_best_shape_anybody_found(tmp_path: Path) -> None:
     small, large = value("bf16_256_sustained", 9.18, "TFLOP/s"), value("bf16_8192_sustained", 676.0, "TFLOP/s")
     text = written(tmp_path, result("matmul", small, large))
-    assert "| `bf16_256_sustained` | 9.18 | 9.09 to 9.27 | TFLOP/s |  |  |" in text
+    assert "| `bf16_256_sustained` | 9.18 | 9.09 to 9.27 | TFLOP/s | 1 |  |  |" in text
     assert "published: 794.5 TFLOP/s" in text
 
 
@@ -103,6 +144,6 @@ def test_the_page_says_published_where_the_table_of_published_figures_does() -> 
     assert page.count("| matmul | `") > 20
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) == 7 and cells[1].startswith("`"):
+        if len(cells) == 8 and cells[1].startswith("`"):
             expected = published(cells[0], cells[1].strip("`"), "NVIDIA H200", 1.0).partition(", here")[0]
-            assert cells[6].partition(", here")[0] == expected, line
+            assert cells[7].partition(", here")[0] == expected, line

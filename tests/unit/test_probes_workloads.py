@@ -199,6 +199,18 @@ def trained(monkeypatch: pytest.MonkeyPatch, **spoilt: Any) -> dict[str, Any]:
     return run(train, "tiny:8x8")
 
 
+def test_the_cpu_is_the_first_row_once_and_in_units_of_the_gpus_fp32() -> None:
+    setup = train.Setup("tiny", 64, 8)
+    report = Report("train", "cuda:0")
+    for _twice in range(2):
+        train._cpu_row(cpu(), report, setup, 0.01, QUIET)
+        train._cpu_speedup(report, setup, 2000.0)
+    rate, speedup = report.values
+    assert (rate["name"], rate["unit"]) == ("tiny_b2_8_cpu", "sequences/s")
+    assert speedup["name"] == "tiny_b2_8_cpu_speedup"
+    assert speedup["median"] == pytest.approx(float(str(rate["median"])) / 2000.0)
+
+
 def test_training_that_computes_something_else_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trained(monkeypatch)["status"] == "ok"
     for spoilt, says in (
@@ -231,6 +243,17 @@ def test_a_batch_that_does_not_fit_is_halved_and_never_a_crash(monkeypatch: pyte
     monkeypatch.setattr(steps, "make_step", lambda *_args: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(UnavailableError, match="not even a batch of one fits"):
         run(train, "tiny:8x8")
+
+
+def test_the_batch_that_fills_a_gpu_can_be_asked_for_alone_and_needs_a_gpu() -> None:
+    assert train.parse_size("bert:fillx128,resnet50:2x32") == [
+        train.Setup("bert", train.FILL, 128),
+        train.Setup("resnet50", 2, 32),
+    ]
+    with pytest.raises(ValueError, match="bert:fillx128 takes the batch that fills the GPU"):
+        train.parse_size("resnet50:fillx224")
+    with pytest.raises(UnavailableError, match="for a GPU: name a batch"):
+        run(train, "bert:fillx8")
 
 
 def test_the_batch_that_fills_a_gpu_leaves_a_fifth_of_it() -> None:

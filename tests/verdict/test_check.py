@@ -176,6 +176,43 @@ def test_what_did_not_measure_has_its_own_exit_code(
     assert only(judged).device_uuid == "GPU-11"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "bf16_8192: wrong result: error 3 of its size, 0.02 is rounding",
+        "bf16_8192: the same input gave two different results",
+        "h2d_pinned_1MiB: 3 byte(s) arrived damaged",
+        "transfer_1MiB: a tensor arrived damaged",
+        "memory returned 1 element(s) that differ from the pattern written",
+        "triad: 4 element(s) are wrong",
+        "all_reduce_64MiB: 4 element(s) are wrong on some rank",
+        "the element was wrong after 1 sample(s): launches were lost",
+        "workers_2: the first batch is not what the dataset holds",
+        "sequential: block 7 is not what was written",
+        "resnet50_b256_224_amp: first loss 5.0000, and 6.9000 in fp32: it computes wrong",
+        "resnet50_b256_224_amp: a loss is not finite",
+        "bert_b8_128_amp: the step did not change the weights",
+    ],
+)
+def test_wrong_data_and_arithmetic_are_critical_whatever_probe_says_so(message: str) -> None:
+    judged = judge([result(status=ProbeStatus.INVALID, message=message)])
+    assert [(row.verdict, row.level) for row in judged.rows] == [(Verdict.WRONG_RESULT, Level.CRITICAL)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "bf16_8192: 5000.0 TFLOP/s, and NVIDIA H200 cannot do more than 1009.2 of bf16: the timing is wrong",
+        "copy: a sample is missing, zero or not finite",
+        "the events read 0.01 ms of 10.00 ms of work: they are not on the stream that works",
+        "bf16_8192: the inputs are no random data",
+    ],
+)
+def test_a_measurement_that_cannot_be_true_is_no_fault_of_the_hardware(message: str) -> None:
+    judged = judge([result(status=ProbeStatus.INVALID, message=message)])
+    assert [(row.verdict, row.level) for row in judged.rows] == [(Verdict.INVALID, Level.UNKNOWN)]
+
+
 def test_nothing_measured_is_unknown_and_not_ok() -> None:
     assert judge([]).exit_code == 3
     assert judge([]).exit_reason == "nothing was measured and judged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -31,11 +32,28 @@ def verdicts(trials: int, *, pairs: int, noise: float, speed: float = 1.0, drift
     return Counter(experiment(seed, pairs, noise, speed, drift).rows[0].verdict for seed in range(trials))
 
 
-@pytest.mark.parametrize("pairs", [5, 8])
-def test_an_environment_does_not_differ_from_itself_on_a_drifting_machine(pairs: int) -> None:
+@pytest.mark.parametrize(("pairs", "noise"), [(5, 0.01), (5, 0.03), (8, 0.01)])
+def test_an_environment_does_not_differ_from_itself_on_a_drifting_machine(pairs: int, noise: float) -> None:
+    """Also where the noise is larger than the tolerance, which then keeps no false change away."""
     trials = 300 if pairs == 5 else 100
-    found = verdicts(trials, pairs=pairs, noise=0.01, drift=0.03)
+    found = verdicts(trials, pairs=pairs, noise=noise, drift=0.03)
     assert found[Verdict.FASTER] + found[Verdict.SLOWER] <= trials // 100
+
+
+def test_many_quantities_do_not_make_a_false_change_likelier() -> None:
+    changed = 0
+    for seed in range(100):
+        machines = [Machine(1000 * seed + number, 0.03, 0.03, length=10) for number in range(10)]
+        found = []
+        for sides in order(5, seed):
+            runs_of = {
+                side: result(*(value(f"q{number}", machine.run()) for number, machine in enumerate(machines)))
+                for side in sides
+            }
+            found.append(Pair(runs_of["A"], runs_of["B"]))
+        judged = compare(found, Options(seed))
+        changed += any(row.verdict in (Verdict.FASTER, Verdict.SLOWER) for row in judged.rows)
+    assert changed <= 1
 
 
 def test_all_of_a_before_all_of_b_would_find_changes_that_are_none() -> None:
@@ -66,6 +84,40 @@ def test_a_quiet_machine_says_same_and_a_noisy_one_says_that_it_cannot_tell() ->
     assert "pairs would tell a change of 2.0%" in row.reason
     assert row.detectable is not None
     assert row.detectable > 0.02
+
+
+def test_the_pairs_that_it_asks_for_are_enough() -> None:
+    """One quantity of thirty needs more evidence than one alone; the advice must know."""
+
+    def found_with(pairs: int, seed: int) -> Judgement:
+        machines = [Machine(100 * seed + number, 0.01, length=2 * pairs) for number in range(30)]
+        both = []
+        for sides in order(pairs, seed):
+            of = {
+                side: result(
+                    *(value(f"q{n}", machine.run(0.95 if side == "B" else 1.0)) for n, machine in enumerate(machines))
+                )
+                for side in sides
+            }
+            both.append(Pair(of["A"], of["B"]))
+        return compare(both, Options(seed, max_regression=0.02))
+
+    few = found_with(5, 0).rows
+    unclear = [row for row in few if row.verdict is Verdict.AMBIGUOUS]
+    assert unclear, "five pairs are few for thirty quantities"
+    assert all(row.detectable is not None and row.detectable > 0.05 for row in unclear)
+    asked = sorted(int(match[1]) for row in unclear if (match := re.match(r"about (\d+) pairs", row.reason)))
+    enough = asked[len(asked) // 2]
+    assert enough > 8, "what a single quantity would need at this noise"
+    slower = sum(row.verdict is Verdict.SLOWER for row in found_with(enough, 1).rows)
+    assert slower >= 27
+
+
+def test_a_row_that_no_reasonable_number_of_pairs_would_clear_says_so() -> None:
+    wild = compare([pair(1.0, 30.0), pair(25.0, 1.0), pair(1.0, 2.0)], Options(same_side=True)).rows[0]
+    assert wild.reason == "too noisy here: more than 200 pairs would be needed to tell a change of 2.0%"
+    assert wild.noise is not None
+    assert wild.noise > 1.0
 
 
 def test_a_machine_that_drifts_is_told_although_the_verdict_does_not_depend_on_it() -> None:

@@ -80,6 +80,20 @@ def test_the_health_check_drains_with_the_reason(node: Node, code: int, drains: 
     assert drained == ([reason] if drains else [])
 
 
+def test_the_health_check_has_a_minute_and_so_looks_at_one_gpu_a_day(node: Node) -> None:
+    """All eight of a node would run into Slurm's limit every day and never be judged."""
+    node.gpuwatch(0, LINE)
+    node.program("nvidia-smi", 'for n in 0 1 2 3; do echo "GPU $n: NVIDIA H200 (UUID: GPU-$n)"; done')
+    for day in range(8):
+        node.program("date", f"echo {20_000 * 86_400 + day * 86_400 + 3600}")
+        node.run(example("Slurm: HealthCheckProgram"))
+    devices = [line.split(" --device ")[1].split()[0] for line in node.told() if line.startswith("gpuwatch")]
+    assert devices == [f"cuda:{number % 4}" for number in range(8)]
+    node.program("nvidia-smi", "exit 9")
+    node.run(example("Slurm: HealthCheckProgram"))
+    assert " --device cuda:0 " in node.told()[-1], "without a driver gpuwatch itself says what is wrong"
+
+
 @pytest.mark.parametrize(("code", "left"), [(0, 0), (1, 0), (2, 1), (3, 2), (127, 2)])
 def test_the_node_problem_detector_gets_its_three_codes(node: Node, code: int, left: int) -> None:
     node.gpuwatch(code, LINE)
@@ -102,6 +116,51 @@ def test_the_nightly_script_leaves_a_result_of_a_node_that_could_not_measure(nod
     (day,) = results.iterdir()
     assert [path.name for path in day.iterdir()] == ["node7.json"]
     assert (day / "node7.json").read_text() == "{}\n"
+
+
+def test_what_cron_leaves_is_what_outliers_reads(node: Node, tmp_path: Path) -> None:
+    """The page's own lines from the first night to the name of the bad node; only the probe is a stand-in."""
+    results = tmp_path / "results"
+    title = "cron: a night's results of all nodes in one folder"
+    answer = (
+        '{"schema":"gpuwatch.probe/1","host":"node%s","results":[{"probe":"launch","status":"ok","device":"cuda:0",'
+        '"device_name":"NVIDIA H200","device_uuid":"GPU-%s","values":[{"name":"enqueue","unit":"us","median":%s,'
+        '"p20":6.0,"p80":7.0,"n":30,"higher_is_better":false}]}]}'
+    )
+    for number, median in enumerate((6.0, 6.1, 5.9, 6.05, 9.0)):
+        node.program("hostname", f"echo node{number}")
+        node.program("gpuwatch", f"cat <<'END'\n{answer % (number, number, median)}\nEND")
+        assert node.run(example(title), GPUWATCH_RESULTS=str(results)).returncode == 0
+    (day,) = results.iterdir()
+    node.program("gpuwatch", f'exec {sys.executable} -m gpuwatch "$@"')
+    lines = [line for line in PAGE.splitlines() if line.startswith("gpuwatch probe outliers ")]
+    told, as_csv = (line.replace("/shared/gpuwatch/2026-11-30", str(day)) for line in lines)
+    found = node.run(told)
+    assert found.returncode == 2, found.stderr
+    assert "node4" in found.stdout.splitlines()[-1]
+    csv = node.run(as_csv)
+    assert csv.returncode == 0, "--exit-zero only reports"
+    assert sum("OUTLIER" in line for line in csv.stdout.splitlines()) == 1
+
+
+def test_the_line_of_cron_starts_the_script_that_the_page_installs() -> None:
+    section = PAGE.split("\n## cron: ", 1)[1].split("\n## ", 1)[0]
+    script = re.search(r"^# (/usr/local/sbin/\S+)$", section, re.MULTILINE)
+    assert script is not None
+    (line,) = (line for line in section.splitlines() if line.endswith(script[1]) and not line.startswith("#"))
+    assert re.fullmatch(r"\d+ \d+ \* \* \*  root  \S+", line), "minute, hour, user: the form of /etc/cron.d"
+
+
+def test_the_baseline_that_the_page_makes_holds_what_its_checks_measure(node: Node, tmp_path: Path) -> None:
+    made = re.search(r"^gpuwatch probe baseline .*$", PAGE, re.MULTILINE)
+    assert made is not None
+    node.program("gpuwatch", f'exec {sys.executable} -m gpuwatch "$@"')
+    base = tmp_path / "baseline.json"
+    quick = made[0].replace("/etc/gpuwatch/baseline.json", str(base)).replace("--runs 5", "--runs 1")
+    quick = quick.replace("--seconds 0.2", "--seconds 0.01")
+    ended = node.run(quick.replace("--device all", "--device cpu"), XDG_RUNTIME_DIR=str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    assert {result["probe"] for result in json.loads(base.read_text())["results"]} == {"copies", "launch"}
 
 
 def test_the_examples_work_with_the_real_command_and_a_real_probe(node: Node, tmp_path: Path) -> None:

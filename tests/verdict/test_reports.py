@@ -77,7 +77,7 @@ def test_nagios_is_one_line_with_limits_of_the_right_side() -> None:
         "GPUWATCH PROBE UNKNOWN - matmul cuda:0 BUSY: GPU 0 is in use by pid 4 (a/b)"
     )
     assert [report_nagios.exit_code(code) for code in (0, 1, 2, 3, 75, 124)] == [0, 1, 2, 3, 3, 3]
-    assert report_nagios.report(measured(BASE)).startswith("GPUWATCH PROBE OK - 5 quantities as they should be | ")
+    assert report_nagios.report(measured(BASE)).startswith("GPUWATCH PROBE OK - 5 quantities measured | ")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,9 @@ def test_what_a_design_detects_is_printed_as_the_protocol_has_it() -> None:
     assert statistics.detectable_paired(1.0, 1) == math.inf
     assert statistics.detectable_against(1.0, 1, 5) == math.inf
     assert statistics.pairs_needed(0.01, 0.0236) == 5
-    assert statistics.pairs_needed(1.0, 0.0001, most=50) == 50
+    assert statistics.pairs_needed(1.0, 0.0001, most=50) is None
+    assert statistics.detectable_paired(1.0, 5, 0.01) == pytest.approx(3.5, abs=0.02)
+    assert statistics.pairs_needed(0.01, 0.0236, level=0.01) == 8
 
 
 def test_the_robust_deviation_is_that_of_normal_data() -> None:
