@@ -31,13 +31,14 @@ from gpuwatch.collect.proc_parse import printable
 from gpuwatch.collect.py_spy import NOT_INSTALLED, Dump, Failure, PySpy, run_program
 from gpuwatch.model import Frame, ThreadStack
 
-LOOK_S = 2
-"""py-spy takes whole seconds only."""
-RATE_HZ = 10
-"""So 19 samples: a line's time in steps of 5 %, half of what a finding needs to be named."""
-TIMEOUT_S = 4.5
-"""2.3 to 3.3 s on an H200, up to 3.9 s on two busy cores. A job whose symbols take 2.5 s is let go of then."""
-GUARD_S = 6
+LOOK_S = 1
+"""py-spy takes whole seconds only. H200: two seconds cost five jobs 4 to 22 % of the speed of the seven around them."""
+RATE_HZ = 15
+"""So 14 samples: a line's time in steps of 7 %, less than what a finding needs to be named."""
+TIMEOUT_S = 3.5
+"""A second less than two took: 2.3 to 3.3 s on an H200, up to 3.9 s on two busy cores. A job whose symbols take 2.5 s
+is let go of then."""
+GUARD_S = 5
 """What timeout(1) is told: later than ours, so that it acts only when we are not there to."""
 OLDEST = (0, 4, 0)
 """The first release that seizes instead of stopping."""

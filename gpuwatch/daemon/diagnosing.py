@@ -107,8 +107,7 @@ class Diagnosing:
         if self._inquiries.running is None:
             subject = self._due()
             if subject is not None:
-                # Nobody asked: a job that uses its GPU well is not held for a better account of it.
-                self._begin(subject, INQUIRY_S, now_ns, native=not self._decider.well_used(subject))
+                self._begin(subject, INQUIRY_S, now_ns)
             return
         match self._inquiries.step(now_ns, self._evidence):
             case Progress() as progress:
@@ -134,7 +133,7 @@ class Diagnosing:
         )
         if isinstance(subject, str):
             return wire.Refused(request.request_id, subject)
-        self._begin(subject, seconds, now_ns, native=True)
+        self._begin(subject, seconds, now_ns)
         return wire.Accepted(request.request_id, f"diagnosing {_name(subject)}")
 
     def _due(self) -> Subject | None:
@@ -143,12 +142,14 @@ class Diagnosing:
             return self._decider.due_recorded(self._ring.span_ns, picture.ended, picture.infos)
         return self._decider.due(self._tick_ns) if self._tick_ns is not None else None
 
-    def _begin(self, subject: Subject, seconds: float, now_ns: int, *, native: bool) -> None:
-        """A recording cannot be watched more closely: all that has been played is judged at once."""
+    def _begin(self, subject: Subject, seconds: float, now_ns: int) -> None:
+        """A recording cannot be watched more closely: all that has been played is judged at once. A job that uses its
+        GPU well is not held for a better account of it."""
         mono_ns = self._source.now_ns()
         self._decider.started(subject, mono_ns)
         seconds = 0.0 if self._picture.recorded else seconds
-        ask = _undecided if native and self.settings.native_stacks == "auto" else None
+        native = self.settings.native_stacks == "auto" and not self._decider.well_used(subject)
+        ask = _undecided if native else None
         self._tell(self._inquiries.begin(subject, seconds, self.settings.stacks, now_ns, mono_ns, ask))
 
     def _evidence(self, since_mono_ns: int) -> list[Observation]:

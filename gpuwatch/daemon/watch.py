@@ -7,19 +7,31 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from gpuwatch.collect.source import Focus, ObservationSource, Undecided
 from gpuwatch.daemon.jobs import Jobs, Subject
 from gpuwatch.daemon.steps import Steps
 from gpuwatch.errors import InputNotFoundError, UnavailableError
-from gpuwatch.model import DeviceSample, DriverState, Inventory, Observation, ProcessInfo, ProcessTick
+from gpuwatch.model import (
+    Absent,
+    DeviceSample,
+    DriverState,
+    Inventory,
+    Observation,
+    ProcessInfo,
+    ProcessTick,
+    StackSample,
+)
 
 FIRST_READING_S = 15.0
 """nvmlInit takes 10 ms with persistence on and some seconds per GPU without."""
 SETTLE_S = 1.5
 """After the first readings: processes have been looked up and every GPU had its turn."""
+
+WELL_USED_PCT = 85.0
+"""From here on little is lost, whatever the reason (diagnose.thresholds.HEALTHY_LOST_BELOW)."""
 
 Sink = Callable[[Observation], None]
 Progress = Callable[[float, float], None]
@@ -100,8 +112,9 @@ class Watch:
     ) -> list[Observation]:
         """Look closely at a job: everything observed in ``seconds``, preceded by what a reader must know (inventory,
         process facts). With a ``sink`` each observation goes there too, as it comes. ``undecided``: see ``Focus``."""
+        ask = undecided and self._where_something_is_lost(subject, undecided)
         focus = Focus(
-            *(subject.pid, subject.device_indices, seconds, stacks), stack_seconds=stack_seconds, undecided=undecided
+            *(subject.pid, subject.device_indices, seconds, stacks), stack_seconds=stack_seconds, undecided=ask
         )
         start = self._clock()
         kept: list[Observation] = []
@@ -121,6 +134,24 @@ class Watch:
         kept.extend(self._seen)
         self._seen = []
         return kept
+
+    def _where_something_is_lost(self, subject: Subject, undecided: Undecided) -> Undecided:
+        """``undecided``, but never of a job that uses its GPU well: it is not held for a better account of nothing."""
+
+        def ask(stacks: Sequence[StackSample], texts: Mapping[tuple[str, int], str]) -> bool:
+            return not self._well_used(subject) and undecided(stacks, texts)
+
+        return ask
+
+    def _well_used(self, subject: Subject) -> bool:
+        """By the mean of each device's activity since the close look began; False while nothing was read."""
+        seen = self._seen
+        means = []
+        for index in subject.device_indices:
+            busy = [s.busy_pct for s in seen if isinstance(s, DeviceSample) and s.device_index == index]
+            values = [b for b in busy if not isinstance(b, Absent)]
+            means.append(sum(values) / len(values) if values else 0.0)
+        return bool(means) and min(means) >= WELL_USED_PCT
 
     def _preface(self) -> list[Observation]:
         assert self.inventory is not None

@@ -15,6 +15,7 @@ from msgspec import Struct
 from gpuwatch.diagnose.gpu_windows import (
     GpuWindow,
     clock_share,
+    held_by_us,
     job_memory,
     job_memory_series,
     link_share,
@@ -23,8 +24,10 @@ from gpuwatch.diagnose.gpu_windows import (
     throttle_shares,
     value_of,
     windows_of,
+    without,
 )
 from gpuwatch.diagnose.steps import step_times
+from gpuwatch.diagnose.thresholds import GPM_LAG_NS
 from gpuwatch.model import (
     Absent,
     Burst,
@@ -209,7 +212,8 @@ def assemble(
     all_devices = inventory.devices if inventory else ()
     devices = tuple(d for d in all_devices if d.index in indices)
     bursts = [o for o in observations if isinstance(o, Burst) and o.device_index in indices]
-    windows = tuple(windows_of(own, bursts))
+    held = held_by_us([s for s in job.stacks if s.pid == pid])
+    windows = tuple(without(windows_of(own, bursts), held, GPM_LAG_NS))
     health = tuple(o for o in observations if isinstance(o, DeviceHealth) and o.device_index in indices)
     return Evidence(
         pid=pid,

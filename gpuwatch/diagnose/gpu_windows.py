@@ -6,13 +6,14 @@ Refuses: processes and stacks (evidence.py), judging.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
 from msgspec import Struct
 
-from gpuwatch.model import Absent, Burst, ClocksEvent, Device, DeviceHealth, DeviceSample, Num, Reason
+from gpuwatch.model import Absent, Burst, ClocksEvent, Device, DeviceHealth, DeviceSample, Num, Reason, StackSample
 
 MAX_WINDOW_NS = 2_500_000_000
 """GPM windows longer than this average over too much to be joined with a stack."""
@@ -83,6 +84,22 @@ def windows_of(samples: Sequence[DeviceSample], bursts: Sequence[Burst] = ()) ->
         for start_ns, end_ns, busy in burst.busy_windows() if burst.device_index in sampled else ():
             if start_ns >= first_ns and end_ns - start_ns <= MAX_WINDOW_NS:
                 yield GpuWindow(burst.device_index, start_ns, end_ns, min(1.0, busy), proxy=True)
+
+
+def held_by_us(stacks: Sequence[StackSample]) -> tuple[tuple[int, int], ...]:
+    """(from, to) of the looks at native frames, in ns: py-spy holds the job then, which must not count as the job's own
+    doing. A look is stamped with its end, and while it lasts no plain stack is taken."""
+    plain = sorted(s.mono_ns for s in stacks if not s.native)
+    ends = sorted({s.mono_ns for s in stacks if s.native})
+    return tuple((plain[place - 1], end) for end in ends if (place := bisect_left(plain, end)))
+
+
+def without(windows: Iterable[GpuWindow], held: Sequence[tuple[int, int]], lag_ns: int) -> Iterable[GpuWindow]:
+    """The windows that saw nothing of these times; GPM's are late by ``lag_ns``."""
+    for window in windows:
+        lag = 0 if window.proxy else lag_ns
+        if not any(window.start_ns - lag < end and window.end_ns - lag > start for start, end in held):
+            yield window
 
 
 def share_of(reading: Num) -> float | None:

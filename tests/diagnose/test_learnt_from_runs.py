@@ -358,3 +358,13 @@ def test_a_line_that_nobody_could_read_is_not_surely_preprocessing() -> None:
 def test_a_hung_loader_is_told_without_stacks_and_not_taken_for_a_forgotten_process() -> None:
     d = judged(b.gpu([0]), b.ticks(b.process(PID, 0.0, state="S"), [b.process(5001, 0.0, state="S")]), b.host())
     assert d.verdict.cause == "loader_hung"
+
+
+def test_what_the_gpu_did_not_do_while_we_held_the_job_is_not_held_against_it() -> None:
+    """A look at native frames ends the burst: the GPU of this healthy job idles only while py-spy holds it."""
+    end = b.times()[-1]
+    busy = [98.0] * 75 + [10.0] * 25
+    plain = [s for s in b.stacks([(BACKWARD, True)]) if isinstance(s, StackSample) and s.mono_ns < b.times()[74]]
+    held = StackSample(PID, PID, end, (ThreadStack(PID, "MainThread", True, True, BACKWARD),), native=True)
+    d = judged(b.gpu(busy), b.ticks(b.process(PID, 1.0)), b.host(), [*plain, held])
+    assert causes(d) == ["healthy"]

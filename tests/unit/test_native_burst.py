@@ -62,9 +62,9 @@ def test_one_that_must_not_look_never_does() -> None:
 
 def test_a_focus_too_short_for_a_look_is_all_plain() -> None:
     stage, ask = Stage(), Answer(False)
-    stage.run(focus=inquiry(ask, seconds=4.0))
+    stage.run(focus=inquiry(ask, seconds=TIMEOUT_S - 0.5))
     assert ask.asked == [()], "nothing is known when a look would have to begin"
-    assert stage.spy.counts()[MAIN] == 40
+    assert stage.spy.counts()[MAIN] == 30
 
 
 def test_the_decision_sees_the_main_processs_own_stacks_and_the_text_of_their_lines(tmp_path: Path) -> None:
