@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,7 @@ def measured(
         try:
             done = subprocess.run(
                 command(part, out, options, limit_s),
-                env=readings.environment() | {"PYTHONPATH": str(ROOT)},
+                env=environment(readings),
                 cwd=ROOT, stdout=errors, stderr=errors, timeout=max(limit_s + ENDING_S, 1.0), check=False,
             )  # fmt: skip
             problem = f"ended with code {done.returncode}" if done.returncode not in (0, 1) else ""
@@ -79,6 +80,12 @@ def measured(
         found["failures"].append(f"{part}: {problem}{': ' + said[-1] if said else ''}")
     found["took_s"] = round(time.monotonic() - began, 1)
     return found
+
+
+def environment(readings: Readings) -> dict[str, str]:
+    """Of a part: this checkout first, then whatever else this process finds its packages by."""
+    before = os.environ.get("PYTHONPATH", "")
+    return readings.environment() | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), before)))}
 
 
 def command(part: str, out: Path, options: argparse.Namespace, limit_s: float) -> list[str]:
