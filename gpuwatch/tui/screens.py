@@ -107,6 +107,9 @@ class WatchScreen(Screen[None]):
         if after.notice != before.notice:
             self._notice_since_ns = self._clock()
             self.options = replace(self.options, said="")
+        elif after.diagnoses is not before.diagnoses and not self.options.said:
+            # What a daemon answers is that a diagnosis begins; here it is.
+            self._notice_since_ns = self._clock() - NOTICE_NS - 1
         if after.replay is not before.replay:
             self._asked_speed = 0.0
         self._latest = states

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
+from textual.command import SearchIcon
 from textual.pilot import Pilot
 from textual.strip import Strip
 from textual.worker import WorkerFailed
@@ -392,6 +393,23 @@ def test_the_answer_to_one_key_does_not_stay_beside_that_to_the_next() -> None:
     asyncio.run(scenario())
 
 
+def test_that_a_diagnosis_begins_is_not_told_any_longer_when_it_is_there() -> None:
+    begun = replace(live(1), notice="diagnosing pid 4242", diagnoses=())
+
+    async def scenario() -> None:
+        app, feed = application(live(1))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.watch_screen.state.inventory is not None)
+            feed.script = [begun]
+            feed.steps = 0
+            await until(pilot, lambda: "→ diagnosing pid 4242" in text_of(app))
+            feed.script = [replace(begun, diagnoses=live(1).diagnoses)]
+            feed.steps = 0
+            await until(pilot, lambda: "→ diagnosing" not in text_of(app))
+
+    asyncio.run(scenario())
+
+
 def test_a_held_list_keeps_its_order_while_others_begin_to_read() -> None:
     held = replace(live(1), io_rates={MAIN: IoRate(2_000.0, 0.0), MAIN + 1: IoRate(1_000.0, 0.0)})
     later = replace(held, io_rates={MAIN + 1: IoRate(9_000.0, 0.0)}, tick_mono_ns=NOW_NS + SECOND)
@@ -548,6 +566,17 @@ def test_every_key_has_a_name_in_the_palette() -> None:
             names = {command.title for command in app.get_system_commands(app.watch_screen)}
             missing = [key.help for key in KEYS if key.help not in names and key.action not in ("leave", "palette")]
             assert missing == []
+
+    asyncio.run(scenario())
+
+
+def test_the_palette_shows_no_sign_that_a_plain_terminal_lacks() -> None:
+    async def scenario() -> None:
+        app, _ = watching(live(1))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("ctrl+p")
+            await pilot.pause()
+            assert not app.screen.query_one(SearchIcon).display
 
     asyncio.run(scenario())
 
