@@ -13,8 +13,9 @@ from gpuwatch.diagnose import blind, condition, device, gates, host, input, rank
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import balance
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, pct, row, rows, share_text
+from gpuwatch.diagnose.assemble import assemble
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.evidence import Evidence, assemble
+from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.moments import Moment, moments
 from gpuwatch.diagnose.worker_view import workers

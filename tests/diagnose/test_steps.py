@@ -6,7 +6,7 @@ import pytest
 
 from diagnose import builders as b
 from gpuwatch import hook
-from gpuwatch.diagnose.evidence import assemble
+from gpuwatch.diagnose.assemble import assemble
 from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.diagnose.steps import in_next, step_times
 from gpuwatch.export.diagnosis_text import diagnosis_lines, diagnosis_markdown, steps_text
