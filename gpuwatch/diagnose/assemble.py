@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from gpuwatch.diagnose.evidence import Evidence, HostUse, ProcessUse, QuotaUse, Rank, Tenant
+from gpuwatch.diagnose.frames import in_worker_loop
 from gpuwatch.diagnose.gpu_windows import (
     clock_share,
     held_by_us,
@@ -149,6 +150,9 @@ class _Job:
                     self._add(sample)
             elif isinstance(o, StackSample) and o.root_pid == pid:
                 self.stacks.append(o)
+        self._in_worker_loop = {
+            s.pid for s in self.stacks if s.pid != pid and any(in_worker_loop(th.frames) for th in s.threads)
+        }
 
     def _add(self, sample: ProcessSample) -> None:
         kept = self.samples.setdefault(sample.pid, [])
@@ -157,7 +161,12 @@ class _Job:
         kept.append(sample)
 
     def pids(self, role: Role) -> set[int]:
-        return {i.pid for i in self.infos.values() if i.root_pid == self.pid and i.role is role and i.pid != self.pid}
+        """Who plays this role in the job. A child whose stack stands in torch's worker loop is a worker, whatever the
+        job has renamed it to (setproctitle)."""
+        ours = {i.pid: i.role for i in self.infos.values() if i.root_pid == self.pid and i.pid != self.pid}
+        if role is Role.LOADER_WORKER:
+            return {pid for pid, its in ours.items() if its is role or pid in self._in_worker_loop}
+        return {pid for pid, its in ours.items() if its is role and pid not in self._in_worker_loop}
 
     def uses(self, role: Role) -> tuple[ProcessUse, ...]:
         found = (self.use(pid) for pid in sorted(self.pids(role)))

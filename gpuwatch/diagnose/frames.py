@@ -255,10 +255,15 @@ def only_copies(text: str) -> bool:
     return bool(calls) and all(call in _COPY_CALLS for call in calls)
 
 
+def in_worker_loop(frames: Sequence[Frame]) -> bool:
+    """Whether this is a stack of a DataLoader worker."""
+    return any(_WORKER_LOOP.search(f.file) and last_name(f.function) == "_worker_loop" for f in frames)
+
+
 def worker_activity(thread: ThreadStack) -> Activity:
     """What the main thread of a DataLoader worker was doing."""
     frames = thread.frames
-    in_loop = any(_WORKER_LOOP.search(f.file) and last_name(f.function) == "_worker_loop" for f in frames)
+    in_loop = in_worker_loop(frames)
     fetching = any(last_name(f.function) == "fetch" for f in frames)
     if in_loop and not fetching:
         queue = any(_QUEUE_FILES.search(f.file) for f in frames)

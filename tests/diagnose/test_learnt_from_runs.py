@@ -25,6 +25,8 @@ from gpuwatch.model import (
     HostSample,
     Observation,
     Pressure,
+    ProcessTick,
+    Role,
     Severity,
     StackSample,
     ThreadStack,
@@ -368,3 +370,20 @@ def test_what_the_gpu_did_not_do_while_we_held_the_job_is_not_held_against_it() 
     held = StackSample(PID, PID, end, (ThreadStack(PID, "MainThread", True, True, BACKWARD),), native=True)
     d = judged(b.gpu(busy), b.ticks(b.process(PID, 1.0)), b.host(), [*plain, held])
     assert causes(d) == ["healthy"]
+
+
+def test_loader_workers_that_the_job_has_renamed_are_told_by_their_stacks() -> None:
+    """setproctitle changes name and command line: nothing of /proc tells them from other children."""
+    workers = [b.process(5001 + i, 1.0) for i in range(2)]
+    ticks = [
+        msgspec.structs.replace(
+            o,
+            infos=tuple(i if i.pid == PID else msgspec.structs.replace(i, role=Role.CHILD, comm="x") for i in o.infos),
+        )
+        for o in b.ticks(b.process(PID, 0.1, state="S"), workers)
+        if isinstance(o, ProcessTick)
+    ]
+    parts: list[Observation] = [*ticks, *b.stacks([(b.WORKER_FETCH, True)], pid=5001, every=5),
+                                *b.stacks([(b.WORKER_FETCH, True)], pid=5002, every=5)]  # fmt: skip
+    d = judged(b.gpu([0, 60]), parts, b.host(), b.stacks([(b.WAITING, False)]))
+    assert d.verdict.cause == "loader_too_few_workers"
