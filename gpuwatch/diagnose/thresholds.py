@@ -87,6 +87,9 @@ EXPOSED_FROM = 0.07
 layer loses 10 % in the waits, 60 % in the launches between)."""
 EXPOSED_SAMPLES = 5.0
 
+STEADY_BUSY = 0.15
+"""Standard deviation of the busy share from window to window. H200: launch-bound jobs 0.01 to 0.09, one that reviews
+its model every dozen steps 0.32 and 0.35."""
 LAUNCH_LIMITS = 1.25
 """Share of the time that the thread launches, over the share that the GPU computes, from which launching itself is the
 limit. H200: launch-bound jobs 3.7 and 4.3; a job that empties its cache each step 0.9, one with a slow metric 1.0."""
