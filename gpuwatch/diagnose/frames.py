@@ -59,6 +59,7 @@ class Activity(enum.StrEnum):
 
 _LIBRARY = re.compile(
     r"(site-packages|dist-packages|/lib/python3\.\d+/|^lib/python3|<frozen|<string>|<__array_function__|"
+    r"torchinductor_|<eval_with_key>|"
     r"/torch/(nn|optim|utils|autograd|_|cuda|distributed|multiprocessing|amp|functional|serialization)|"
     r"multiprocessing/|importlib/|threading\.py$|runpy\.py$|(^|/)gpuwatch[_/]hook\.py$)"
 )
@@ -67,8 +68,10 @@ _LIBRARY = re.compile(
 _PACKAGE = r"(?:^|(?:site|dist)-packages/|/pytorch/)"
 """Where a package's folder begins: an environment may itself lie in a folder called torch (``/opt/torch/.venv``)."""
 _FRAMEWORK = re.compile(
-    _PACKAGE + r"(torch|lightning|pytorch_lightning|accelerate|transformers|ignite|fastai|deepspeed)/"
+    _PACKAGE + r"(torch|lightning|pytorch_lightning|accelerate|transformers|ignite|fastai|deepspeed|triton)/|"
+    r"torchinductor_|<eval_with_key>"
 )
+"""Compiled code stands in files of the compiler's cache, or in none."""
 
 _COMPILER = re.compile(
     r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|variables/|bytecode_|guards|backends/(?!debugging))|"
@@ -107,15 +110,19 @@ _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
      frozenset({"dumps", "dump", "iterencode", "encode"})),
     (Activity.LOGGING, re.compile(r"PIL/\w+\.py$"), frozenset({"save", "_save", "_encode_tile"})),
     (Activity.LOGGING, re.compile(r"/tqdm/\w+\.py$"), frozenset({"refresh", "display", "update", "set_postfix"})),
+    (Activity.EVALUATING, re.compile(r"lightning/(pytorch/)?loops/(\w+/)?evaluation_loop\.py$"), None),
+    (Activity.EVALUATING, re.compile(r"transformers/trainer(_seq2seq)?\.py$"),
+     frozenset({"evaluate", "evaluation_loop", "predict", "prediction_loop"})),
     (Activity.LOGGING, re.compile(r"(wandb|tensorboard|tensorboardX|mlflow|neptune|matplotlib|logging)/"), None),
 )  # fmt: skip
 
 _SYNC_FUNCTIONS = frozenset({"synchronize"})
 _SYNC_FILE = re.compile(r"torch/cuda/(__init__|streams)\.py$")
-_COPY_FUNCTIONS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device", "batch_to"})
+_COPY_FUNCTIONS = frozenset(
+    {"to", "cuda", "copy_", "send_to_device", "move_data_to_device", "batch_to", "_prepare_input"}
+)
 _QUEUE_FILES = re.compile(r"(^|/)(queue|multiprocessing/(queues|connection|synchronize)|concurrent/futures/_base)\.py$")
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
-_TORCH = re.compile(_PACKAGE + r"torch/")
 
 _SYNC_TEXT = re.compile(
     r"\.item\(|\.tolist\(|\.cpu\(|\.numpy\(|\bisnan\b|\bisinf\b|\bisfinite\b|\.any\(\)|\.all\(\)|synchronize\(|"
@@ -185,10 +192,17 @@ def _activity(thread: ThreadStack, where: Frame | None, text_of: Mapping[tuple[s
         return Activity.COPYING
     if not thread.active and any(_QUEUE_FILES.search(f.file) for f in frames[:3]):
         return Activity.WAITING_FOR_DATA
-    if _TORCH.search(leaf.file):
+    if _FRAMEWORK.search(leaf.file):
         return Activity.LAUNCHING
+    in_step = phase_of(frames) is not Phase.NONE
     if is_users(leaf):
-        return _line_activity(text_of.get((leaf.file, leaf.line), ""), active=thread.active)
+        text = text_of.get((leaf.file, leaf.line), "")
+        activity = _line_activity(text, active=thread.active)
+        # What a model's own line calls is most often the framework, unless its text says otherwise.
+        return Activity.LAUNCHING if activity is Activity.USER_LINE and in_step and text else activity
+    if in_step:
+        # The model comes from a library: its lines call the framework as the user's would.
+        return Activity.LAUNCHING
     return Activity.HOST_WORK if thread.active else Activity.WAITING
 
 
@@ -292,6 +306,16 @@ def driving_thread(pid: int, threads: Sequence[ThreadStack]) -> ThreadStack | No
     if driver is not None:
         return driver
     return main if main is not None and main.frames else next(iter(others), None)
+
+
+def competes(thread: ThreadStack) -> bool:
+    """Whether a thread that holds the interpreter lock does so for itself: not one of the loader's, whose work the
+    training thread would wait for anyway, nor autograd's, which is the training."""
+    return (
+        bool(thread.frames)
+        and not _HELPER_THREADS.search(thread.name)
+        and not any(_FRAMEWORK.search(f.file) for f in thread.frames)
+    )
 
 
 def _drives(thread: ThreadStack) -> bool:

@@ -15,7 +15,7 @@ from gpuwatch.diagnose.account import Account
 from gpuwatch.diagnose.advice import finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case, line_row, text_at
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity, driving_thread, user_frame
+from gpuwatch.diagnose.frames import Activity, competes, driving_thread, user_frame
 from gpuwatch.model import CodeLocation, Confidence, Finding, Frame, Severity
 
 
@@ -135,7 +135,7 @@ def _holder(case: Case) -> tuple[str, CodeLocation | None]:
     for stack in case.evidence.main_stacks:
         driver = driving_thread(stack.pid, stack.threads)
         for thread in stack.threads:
-            if thread.owns_gil and thread is not driver:
+            if thread.owns_gil and thread is not driver and competes(thread):
                 name = thread.name or str(thread.os_tid)
                 names[name] += 1
                 place = user_frame(thread.frames)

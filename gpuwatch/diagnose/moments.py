@@ -19,6 +19,7 @@ from gpuwatch.diagnose.frames import (
     Doing,
     Phase,
     classify,
+    competes,
     compiles,
     driving_thread,
     is_users,
@@ -80,7 +81,7 @@ def moments(evidence: Evidence) -> list[Moment]:
             tx_bytes_per_s=max(tx, default=None),
             window_ns=max(w.end_ns - w.start_ns for w in covering),
             mono_ns=stack.mono_ns,
-            gil_elsewhere=any(other.owns_gil and other is not thread for other in stack.threads),
+            gil_elsewhere=any(other.owns_gil and other is not thread and competes(other) for other in stack.threads),
             phase=phase,
             functions=frozenset((f.file, f.function) for f in outside_modules(thread.frames) if is_users(f)),
         )

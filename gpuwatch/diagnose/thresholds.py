@@ -139,9 +139,8 @@ WORKER_HEADROOM = 1.25
 """Advised workers over the bare need: batches vary, and one core runs the training loop."""
 
 GIL_ELSEWHERE = 0.15
-"""Share of samples in which another thread holds the interpreter lock. H200: a thread that computes in Python 60 % of
-the time reads 0.61, jobs without such a thread at most 0.07 (a loader that collates in the main process 0.54: its pin
-thread; it costs that job nothing, for it has nothing to launch meanwhile)."""
+"""Share of samples in which a thread that competes holds the interpreter lock. H200: one that computes in Python 60 %
+of the time reads 0.61, jobs without one at most 0.01 (pin_memory and autograd threads left out)."""
 SHM_FULL = 0.90
 SWAP_PSI_MEMORY_PCT = 5.0
 NEARLY_FULL_MEMORY = 0.97

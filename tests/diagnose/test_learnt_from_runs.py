@@ -270,6 +270,53 @@ def test_mostly_fp32_is_told_although_a_few_blocks_use_tensor_cores(fp32: float,
     assert d.verdict.cause == cause
 
 
+# ---------------------------------------------------------------- other people's frames
+
+
+def doing(*frames: Frame, text: str = "", name: str = "MainThread") -> Activity:
+    thread = ThreadStack(1, name, True, True, frames)
+    return classify(thread, {(frames[0].file, frames[0].line): text} if text else {}).activity
+
+
+CALL = Frame("Module._call_impl", LIB + "torch/nn/modules/module.py", 1790)
+
+
+def test_the_lines_of_a_librarys_model_and_of_compiled_code_launch_and_do_not_preprocess() -> None:
+    assert doing(Frame("Block.forward", LIB + "timm/models/resnet.py", 200), CALL, *STEP) is Activity.LAUNCHING
+    assert doing(Frame("call", "/var/tmp/torchinductor_ann/ab/cab.py", 30), *STEP) is Activity.LAUNCHING
+    assert doing(Frame("run", LIB + "triton/runtime/jit.py", 700), *STEP) is Activity.LAUNCHING
+    assert doing(Frame("resize", LIB + "PIL/Image.py", 2300), *STEP) is Activity.HOST_WORK
+
+
+def test_a_line_of_the_users_model_launches_unless_its_text_says_otherwise() -> None:
+    line = Frame("Net.forward", "/home/ann/net.py", 12)
+    assert doing(line, CALL, *STEP, text="h = h * self.scale + x") is Activity.LAUNCHING
+    assert doing(line, CALL, *STEP, text="if h.isnan().any().item():") is Activity.SYNCHRONISING
+    assert doing(line, CALL, *STEP) is Activity.USER_LINE, "an unread line may do anything: native frames tell"
+
+
+def test_an_evaluation_within_a_trainer_is_one_although_no_function_of_the_users_runs() -> None:
+    hugging = Frame("Trainer.evaluation_loop", LIB + "transformers/trainer.py", 4100)
+    lightning = Frame("_EvaluationLoop.run", LIB + "lightning/pytorch/loops/evaluation_loop.py", 140)
+    forward = Frame("Linear.forward", LIB + "torch/nn/modules/linear.py", 134)
+    assert doing(forward, CALL, hugging, *MAIN) is Activity.EVALUATING
+    assert doing(forward, CALL, lightning, *MAIN) is Activity.EVALUATING
+    training = Frame("Trainer.training_step", LIB + "transformers/trainer.py", 3700)
+    assert doing(forward, CALL, training, *MAIN) is Activity.LAUNCHING
+
+
+def test_the_loaders_own_threads_do_not_contend_for_the_interpreter() -> None:
+    pin = ThreadStack(PID + 1, "Thread-1 (_pin_memory_loop)", True, True,
+                      (Frame("recv", "/usr/lib/python3.12/multiprocessing/connection.py", 250),))  # fmt: skip
+    stacks: list[Observation] = [
+        msgspec.structs.replace(s, threads=(pin, *s.threads))
+        for s in b.stacks([(BACKWARD, True)])
+        if isinstance(s, StackSample)
+    ]
+    d = judged(b.gpu([40]), b.ticks(b.process(PID, 1.0)), b.host(), stacks)
+    assert causes(d) == ["launch_bound"]
+
+
 # ---------------------------------------------------------------- condition of the card
 
 
