@@ -305,6 +305,15 @@ def test_an_evaluation_within_a_trainer_is_one_although_no_function_of_the_users
     assert doing(forward, CALL, training, *MAIN) is Activity.LAUNCHING
 
 
+def test_waiting_for_a_pipeline_that_is_not_torchs_is_waiting_for_data() -> None:
+    """DALI, FFCV and others prepare in threads of C++: there is no worker process to see."""
+    dali = (Frame("Pipeline.share_outputs", LIB + "nvidia/dali/pipeline.py", 1200), *STEP)
+    assert doing(*dali) is Activity.WAITING_FOR_DATA
+    d = job([0, 0, 60], [(dali, False)], cores=0.1)
+    assert d.verdict.cause == "unattributed"
+    assert "loader_too_few_workers" in d.verdict.alternatives
+
+
 def test_the_loaders_own_threads_do_not_contend_for_the_interpreter() -> None:
     pin = ThreadStack(PID + 1, "Thread-1 (_pin_memory_loop)", True, True,
                       (Frame("recv", "/usr/lib/python3.12/multiprocessing/connection.py", 250),))  # fmt: skip
