@@ -5,13 +5,14 @@ Owns: the weaker verdicts, each naming what it cannot exclude. Refuses: lines of
 
 from __future__ import annotations
 
+from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import advise_workers, finding, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.loader import crowded, no_core_left
 from gpuwatch.diagnose.storage import is_hung, loader_hung, reads_small_files, state_share
 from gpuwatch.diagnose.transfer import copies_between
-from gpuwatch.model import Confidence, EvidenceRow, Finding
+from gpuwatch.model import Confidence, EvidenceRow, Finding, Severity
 
 _EXPERIMENT = "Let the stacks be read (see what was missing): they tell these apart within seconds."
 
@@ -46,14 +47,26 @@ def find(case: Case) -> list[Finding]:
                    "Much is copied to the GPU while one core is busy: copies from pageable memory, most likely.",
                    "DataLoader(pin_memory=True) and .to(device, non_blocking=True).")
         ]  # fmt: skip
-    if main >= t.MAIN_BUSY_CORES and _idle_windows(case) < 0.1:
-        if lost < t.LAUNCH_NAMED_FROM:
-            return []
+    if main >= t.MANY_CORES and case.busy < t.NO_ACTIVITY_BUSY:
+        return [
+            _vague(case, lost, "model_on_cpu", ("host_preprocessing", "python_bound"),
+                   f"The training process computes on {main:.1f} cores and the GPU does nothing at all.",
+                   'model.to("cuda") and batch.to("cuda"); check torch.cuda.is_available() in that environment.')
+        ]  # fmt: skip
+    written = (e.main.write_bytes_per_s or 0.0) if e.main else 0.0
+    if written >= t.SAVING_BYTES_PER_S:
+        return [
+            _vague(case, lost, "checkpoint_stall", ("logging_or_eval_stall",),
+                   f"The training process writes {units.rate_text(written)} while the GPU rests.",
+                   "Save less often, or asynchronously (torch.distributed.checkpoint.async_save).")
+        ]  # fmt: skip
+    if main >= t.MAIN_BUSY_CORES and _idle_windows(case) < 0.1 and e.steady():
         return [
             _vague(case, lost, "launch_bound", ("host_sync", "batch_too_small", "python_bound"),
                    "One core is busy and the GPU never rests for long nor works for long: small kernels, or waiting "
                    "for each of them.",
-                   'torch.compile(mode="reduce-overhead") or CUDA graphs; a larger batch; fewer .item() calls.')
+                   'torch.compile(mode="reduce-overhead") or CUDA graphs; a larger batch; fewer .item() calls.',
+                   note=lost < t.LAUNCH_NAMED_FROM)
         ]  # fmt: skip
     if main >= t.MAIN_BUSY_CORES and e.workers:
         return [
@@ -113,7 +126,9 @@ def _workers(case: Case, lost: float) -> Finding:
     )  # fmt: skip
 
 
-def _vague(case: Case, lost: float, cause: str, alternatives: tuple[str, ...], summary: str, remedy: str) -> Finding:
+def _vague(
+    case: Case, lost: float, cause: str, alternatives: tuple[str, ...], summary: str, remedy: str, *, note: bool = False
+) -> Finding:
     e = case.evidence
     read: tuple[EvidenceRow | None, ...] = (
         row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
@@ -124,5 +139,5 @@ def _vague(case: Case, lost: float, cause: str, alternatives: tuple[str, ...], s
     )
     return finding(
         cause, summary, lost, case.bound(), remedy=remedy, confidence=Confidence.LOW, alternatives=alternatives,
-        experiment=_EXPERIMENT, evidence=rows(*read),
+        experiment=_EXPERIMENT, evidence=rows(*read), severity=Severity.INFO if note else None,
     )  # fmt: skip

@@ -5,9 +5,12 @@ Owns: Evidence and its parts. Refuses: how it is gathered (assemble.py), judging
 
 from __future__ import annotations
 
+from statistics import pstdev
+
 from msgspec import Struct
 
 from gpuwatch.diagnose.gpu_windows import GpuWindow
+from gpuwatch.diagnose.thresholds import STEADY_BUSY
 from gpuwatch.model import Device, DeviceHealth, EventRecord, StackSample, StepTimes
 
 
@@ -135,6 +138,11 @@ class Evidence(Struct, frozen=True):
         pairs = [(v, w.end_ns - w.start_ns) for w in self.windows if (v := getattr(w, field)) is not None]
         total = sum(weight for _, weight in pairs)
         return sum(v * weight for v, weight in pairs) / total if total else None
+
+    def steady(self) -> bool:
+        """Whether the GPU is about as busy in every window: launching that limits does so in each step, while a job
+        that alternates between work and something else is busy now and idle then."""
+        return bool(self.windows) and pstdev(w.busy for w in self.windows) <= STEADY_BUSY
 
     def busiest(self) -> float:
         """The largest busy share of any window."""

@@ -7,14 +7,12 @@ what stops the training only now and then (stalls.py).
 from __future__ import annotations
 
 from collections import Counter
-from statistics import pstdev
 
 from gpuwatch.diagnose import stalls
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
 from gpuwatch.diagnose.advice import finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case, line_row, text_at
-from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity, competes, driving_thread, user_frame
 from gpuwatch.model import CodeLocation, Confidence, Finding, Frame, Severity
 
@@ -167,7 +165,7 @@ def _launching(case: Case, account: Account) -> Finding | None:
         "optimizers (fused=True)." + batch,
         location=place,
         severity=None if lost >= t.LAUNCH_NAMED_FROM else Severity.INFO,
-        confidence=Confidence.HIGH if driven and account.idle_windows < 0.3 and _steady(e) else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if driven and account.idle_windows < 0.3 and e.steady() else Confidence.MEDIUM,
         alternatives=("batch_too_small", "python_bound"),
         experiment="Double the batch: if the step takes as long as before, launching is the limit.",
         evidence=rows(
@@ -179,12 +177,6 @@ def _launching(case: Case, account: Account) -> Finding | None:
             *case.gpu_rows(),
         ),
     )
-
-
-def _steady(evidence: Evidence) -> bool:
-    """Whether the GPU is about as busy in every window: launching that limits does so in each step, while a job that
-    alternates between work and something else is busy now and idle then."""
-    return pstdev([w.busy for w in evidence.windows]) <= t.STEADY_BUSY if evidence.windows else False
 
 
 def _synchronising(case: Case, account: Account) -> Finding | None:

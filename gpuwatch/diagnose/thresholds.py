@@ -23,6 +23,10 @@ BUSY_CPU_CORES = 0.70
 """A DataLoader worker above this is bound by its CPU. H200 set: JPEG worker 0.99, remote-store workers 0.02."""
 WAITING_CPU_CORES = 0.45
 """A worker below this mostly waits for something else than a CPU."""
+MANY_CORES = 1.5
+"""More than one thread of Python and its transfers use: the training process computes with a library's threads."""
+SAVING_BYTES_PER_S = 30e6
+"""To storage, by the training process. H200: jobs that save often 130 to 185 MB/s, one that logs pictures 4 MB/s."""
 MAIN_BUSY_CORES = 0.60
 """The main thread drives or computes. H200 set: launch-bound 1.0, host preprocessing 1.0, waiting for data 0.1."""
 

@@ -25,6 +25,7 @@ from gpuwatch.model import (
     HostSample,
     Observation,
     Pressure,
+    ProcessSample,
     ProcessTick,
     Role,
     Severity,
@@ -443,3 +444,25 @@ def test_loader_workers_that_the_job_has_renamed_are_told_by_their_stacks() -> N
                                 *b.stacks([(b.WORKER_FETCH, True)], pid=5002, every=5)]  # fmt: skip
     d = judged(b.gpu([0, 60]), parts, b.host(), b.stacks([(b.WAITING, False)]))
     assert d.verdict.cause == "loader_too_few_workers"
+
+
+# ---------------------------------------------------------------- without stacks
+
+
+def blind(busy: Sequence[float], main: list[ProcessSample]) -> Diagnosis:
+    return judged(b.gpu(busy), b.ticks(main), b.host())
+
+
+def test_without_stacks_a_writer_a_cpu_model_and_gaps_are_told_by_counters_and_never_for_sure() -> None:
+    writer = [
+        msgspec.structs.replace(s, write_bytes=int((s.mono_ns - b.times()[0]) * 0.15)) for s in b.process(PID, 0.8)
+    ]
+    found = {
+        "checkpoint_stall": blind([0, 0, 90, 90], writer),
+        "model_on_cpu": blind([0], b.process(PID, 12.0)),
+        "launch_bound": blind([20], b.process(PID, 1.0)),
+        "healthy": blind([80], b.process(PID, 1.0)),
+        "unattributed": blind([5] * 6 + [95] * 6, b.process(PID, 1.0)),
+    }
+    assert [d.verdict.cause for d in found.values()] == list(found)
+    assert all(d.verdict.confidence is not Confidence.HIGH for d in found.values())
