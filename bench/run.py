@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each process is watched (default 20)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="feed the daemon with this recording")
+    parser.add_argument("--no-screens", action="store_true", help="the daemon alone; the screens take minutes")
     options = parser.parse_args()
     failures: list[str] = []
     rows = list(wire_rows())
@@ -45,7 +46,7 @@ def main() -> int:
                 rows.append(row)
         except RuntimeError as exc:
             failures.append(str(exc))
-        if options.replay is None:
+        if options.replay is None and not options.no_screens:
             screens.measure_all(Path(folder), screens.GPU_COUNTS, options.seconds, sys.executable, rows, failures)
     about = machine(readings.name, f"{options.seconds:g} s after {WARM_UP_S:g} s of warm-up")
     report(rows, failures, about, as_json=options.json)
