@@ -25,13 +25,15 @@ from typing import Any
 
 from . import cases as table
 from .host import Forker, NotHereError
-from .plan import Values, effective, plan_of
+from .plan import Plan, Values, effective, plan_of
 from .stage import Stage
 
 SCHEMA = "gpuwatch.faults/1"
 STEP_MS = 40.0
 """Of the GPU, with a resident batch: slower than a healthy loader on 16 cores, longer than the launching of it."""
 FIRST_STEP_S, WARM_S = 10.0, 0.7
+PERIODIC = 2.0
+"""Of what comes now and then the speed is measured so many times as long."""
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 
 
@@ -113,7 +115,14 @@ class Runner:
         if stage.plan.net == "none" or stage.plan.guard:
             return 0.0
         stage.rate(WARM_S)
-        return stage.rate(self.options.fix_s)
+        return stage.rate(self._long_enough(stage.plan))
+
+    def _long_enough(self, plan: Plan) -> float:
+        """Seconds to measure a speed for: what comes every few steps must come several times, or chance decides how
+        often it fell into the measure."""
+        now_and_then = (plan.epoch_steps, plan.save_every, plan.review_every, plan.log_every, plan.collect_every,
+                        plan.shapes > 1)  # fmt: skip
+        return float(self.options.fix_s) * (PERIODIC if any(now_and_then) else 1.0)
 
     def _repairs(self, case: table.Case, result: Values) -> list[tuple[str, str, Values]]:
         """(role, name, change) of the twins: own repairs, together when there are several, look-alikes, the advice."""
@@ -152,7 +161,8 @@ class Runner:
             stage.change(change, fresh=case.fresh)
             stage.until_steps(3, FIRST_STEP_S)
             stage.rate(WARM_S)
-            rate = stage.rate(self.options.fix_s)
+            # As long as the ailing job, also where the repair has ended what came now and then.
+            rate = stage.rate(self._long_enough(stage.plan))
             twin["rate"] = None if stage.error else rate
             if stage.error:
                 twin["error"] = stage.error
