@@ -27,6 +27,8 @@ from gpuwatch.diagnose.native_frames import native_activity, python_leaf
 from gpuwatch.diagnose.steps import weights
 from gpuwatch.model import AccountShare, CodeLocation, Frame
 
+_Split = dict[tuple[str, int], dict[Activity, float]]
+"""(file name, line) to what native frames saw there, as shares."""
 COMPUTING = "computing"
 UNATTRIBUTED = "unattributed"
 
@@ -165,7 +167,7 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
             lost[activity] += part * (1.0 - moment.busy)
             if moment.doing.where is not None:
                 where[activity][moment.doing.where] += part
-    _cap_copies(evidence, found, lost, lines, where)
+    _cap_copies(evidence, found, native, lost, lines, where)
     sampled_loss = sum(lost.values())
     scale = (1.0 - busy) / sampled_loss if sampled_loss else 0.0
     return Account(
@@ -202,6 +204,7 @@ def _recompiles(found: Sequence[Moment]) -> bool:
 def _cap_copies(
     evidence: Evidence,
     found: Sequence[Moment],
+    native: _Split,
     lost: dict[Activity, float],
     lines: dict[Activity, float],
     where: dict[Activity, dict[Frame, float]],
@@ -222,15 +225,12 @@ def _cap_copies(
     for frame, count in list(where[Activity.COPYING].items()):
         text = evidence.source.get((frame.file, frame.line), "")
         waits = Activity.COPY_WAIT if rest < 1.0 - t.COPY_OF_WAIT else Activity.SYNCHRONISING
-        other = waits if only_copies(text) else Activity.USER_LINE
+        other = waits if only_copies(text) or _natively_copies(frame, native) else Activity.USER_LINE
         where[other][frame] += count * rest
         where[Activity.COPYING][frame] = count * (1.0 - rest)
         for amounts, each in ((lines, 1.0), (lost, loss_per_sample)):
             amounts[other] += count * rest * each
             amounts[Activity.COPYING] -= count * rest * each
-
-
-_Split = dict[tuple[str, int], dict[Activity, float]]
 
 
 def _native_split(evidence: Evidence) -> _Split:
@@ -246,6 +246,12 @@ def _native_split(evidence: Evidence) -> _Split:
         if thread is not None and leaf is not None:
             counts[_key(leaf)][native_activity(thread.frames)] += 1
     return {key: {a: n / c.total() for a, n in c.items()} for key, c in counts.items()}
+
+
+def _natively_copies(frame: Frame, native: _Split) -> bool:
+    """Whether native frames saw only copies and waits on this line, such as ``x.cpu()`` whose text nobody read."""
+    parts = native.get(_key(frame), {})
+    return parts.get(Activity.COPYING, 0.0) + parts.get(Activity.SYNCHRONISING, 0.0) >= t.NOTHING_BUT
 
 
 def _key(frame: Frame) -> tuple[str, int]:

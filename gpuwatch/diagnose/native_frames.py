@@ -19,7 +19,13 @@ _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
     (Activity.ALLOCATING, re.compile(r"^(cu|cuda)(Mem(Alloc|Free|Create|Map|Unmap|Release|AddressFree)|Malloc|Free)")),
     (Activity.COLLECTING, re.compile(r"^(gc_collect_main|gc_collect_region|gc_collect_full|deduce_unreachable)")),
     (Activity.COMMUNICATING, re.compile(r"^nccl[A-Z]|ProcessGroupNCCL")),
-    (Activity.LOGGING, re.compile(r"^(os_)?f(data)?sync(_|$)|^_io_\w+_write|^(__libc_)?write$")),
+    (
+        Activity.LOGGING,
+        re.compile(
+            r"^(os_|_*(GI_+)?(libc_)?)(f(data)?sync|p?writev?(64)?)(_impl)?$|^_io_\w+_(write|flush)|"
+            r"^_buffered\w*flush"
+        ),
+    ),
     (
         Activity.WAITING,
         re.compile(

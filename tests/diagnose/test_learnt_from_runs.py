@@ -223,6 +223,8 @@ def test_a_model_left_on_the_cpu_is_told_by_its_training_step_also_with_one_thre
         ),
         (("GOMP_parallel", "at::native::_upsample_bicubic2d_out_frame"), "other_host_work"),
         (("fsync", "os_fsync"), "logging"),
+        (("__GI___libc_write", "_Py_write", "_bufferedwriter_raw_write"), "logging"),
+        (("_io_TextIOWrapper_write_impl", "builtin_print"), "logging"),
         (("clock_nanosleep", "pysleep", "time_sleep"), "waiting"),
         (("at::_local_scalar_dense", "THPVariable_item"), "synchronising"),
         ((), "other_host_work"),
@@ -231,6 +233,16 @@ def test_a_model_left_on_the_cpu_is_told_by_its_training_step_also_with_one_thre
 def test_native_frames_tell_cpu_kernels_writes_and_sleeps_from_launches(below: tuple[str, ...], activity: str) -> None:
     frames = (*(Frame(name, "lib.so", 0) for name in below), Frame("step", "/home/ann/fit.py", 35))
     assert native_activity(frames) == activity
+
+
+def test_fetching_small_results_each_layer_is_waiting_for_the_gpu_although_nobody_read_the_line() -> None:
+    """``x.cpu()``: native frames show a copy, the link carries nothing to speak of."""
+    line = Frame("step", "/home/ann/fit.py", 35)
+    below = (Frame("cuMemcpyDtoHAsync_v2", "libcuda.so.1", 0), Frame("at::native::copy_kernel_cuda", "libtorch.so", 0))
+    thread = ThreadStack(PID, "MainThread", True, True, (*below, line))
+    native = [StackSample(PID, PID, at, (thread,), native=True) for at in b.times()[:10]]
+    d = job([40], [((line, *MAIN), True), (FORWARD, True), (BACKWARD, True)], *native)
+    assert d.verdict.cause == "host_sync"
 
 
 def test_tensor_operations_on_the_cpu_are_not_launches_when_the_gpu_does_nothing_meanwhile() -> None:
