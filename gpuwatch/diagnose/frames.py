@@ -105,6 +105,10 @@ _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
      re.compile(r"(site|dist)-packages/(nvidia/dali|ffcv|streaming|petastorm|ray/data|tensorflow/python/data)/"),
      frozenset({"__next__", "next", "share_outputs", "_get_outputs"})),
     (Activity.ALLOCATING, re.compile(r"torch/cuda/memory\.py$"), frozenset({"empty_cache"})),
+    # Printing or formatting a tensor reads its values; a gradient scaler reads whether any overflowed.
+    (Activity.SYNCHRONISING, re.compile(r"torch/_tensor_str\.py$"), None),
+    (Activity.SYNCHRONISING, re.compile(r"torch/_tensor\.py$"), frozenset({"__format__", "__repr__", "__array__"})),
+    (Activity.SYNCHRONISING, re.compile(r"torch/amp/grad_scaler\.py$"), frozenset({"<genexpr>"})),
     (Activity.COMMUNICATING, re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives)\.py$"), None),
     (Activity.COMMUNICATING, re.compile(r"torch/nn/parallel/distributed\.py$"),
      frozenset({"_sync_buffers", "_sync_module_buffers", "_default_broadcast_coalesced",

@@ -308,6 +308,16 @@ def test_a_line_of_the_users_model_launches_unless_its_text_says_otherwise() -> 
     assert doing(line, CALL, *STEP) is Activity.USER_LINE, "an unread line may do anything: native frames tell"
 
 
+def test_printing_a_tensor_and_asking_a_gradient_scaler_wait_for_the_gpu() -> None:
+    shown = Frame("_tensor_str", LIB + "torch/_tensor_str.py", 400)
+    formatted = Frame("Tensor.__format__", LIB + "torch/_tensor.py", 1100)
+    scaled = Frame("GradScaler._maybe_opt_step.<locals>.<genexpr>", LIB + "torch/amp/grad_scaler.py", 350)
+    assert [doing(f, *STEP) for f in (shown, formatted, scaled)] == [Activity.SYNCHRONISING] * 3
+    update = (Frame("Adam.step", LIB + "torch/optim/adam.py", 200),
+              Frame("GradScaler._maybe_opt_step", LIB + "torch/amp/grad_scaler.py", 352))  # fmt: skip
+    assert doing(*update, *STEP) is Activity.LAUNCHING, "the optimizer runs within the scaler"
+
+
 def test_an_evaluation_within_a_trainer_is_one_although_no_function_of_the_users_runs() -> None:
     hugging = Frame("Trainer.evaluation_loop", LIB + "transformers/trainer.py", 4100)
     lightning = Frame("_EvaluationLoop.run", LIB + "lightning/pytorch/loops/evaluation_loop.py", 140)
