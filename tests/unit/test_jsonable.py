@@ -22,7 +22,7 @@ def structs_of(*modules: types.ModuleType) -> list[type[Struct]]:
         cls
         for module in modules
         for _, cls in inspect.getmembers(module, inspect.isclass)
-        if issubclass(cls, Struct) and cls.__module__ == module.__name__
+        if issubclass(cls, Struct) and cls.__module__.startswith(module.__name__)
     }
     return sorted(found, key=lambda cls: (cls.__module__, cls.__name__))
 
