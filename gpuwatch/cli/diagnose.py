@@ -5,7 +5,6 @@ Owns: which jobs, for how long, and the exit code. Refuses: judging (diagnose/) 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -125,13 +124,11 @@ def _live(
     pid: int | None, gpu: int | None, seconds: float, *, stacks: bool
 ) -> tuple[list[Diagnosis], tuple[Device, ...]]:
     from gpuwatch.cli.options import undecided_or_none
-    from gpuwatch.collect.node import live_source
-    from gpuwatch.daemon.steps import listening
-    from gpuwatch.daemon.watch import Watch
+    from gpuwatch.daemon.watch import here
     from gpuwatch.diagnose.judge import diagnose
 
     undecided = undecided_or_none()
-    with Watch(live_source(1.0), steps=listening(os.environ, os.getpid())) as watch:
+    with here() as watch:
         inventory = watch.open()
         found = []
         for subject in chosen(watch, pid, gpu, inventory.devices):

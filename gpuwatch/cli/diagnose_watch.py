@@ -5,7 +5,6 @@ Owns: what is printed when. Refuses: judging, and the first look (diagnose.py).
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,15 +20,13 @@ def follow(pid: int | None, gpu: int | None, seconds: float, *, stacks: bool, as
     """Watch windows of ``seconds`` for ever. The exit code of the last window, also when interrupted."""
     from gpuwatch.cli.diagnose import chosen, exit_code
     from gpuwatch.cli.options import undecided_or_none
-    from gpuwatch.collect.node import live_source
-    from gpuwatch.daemon.steps import listening
-    from gpuwatch.daemon.watch import Watch
+    from gpuwatch.daemon.watch import here
     from gpuwatch.diagnose.judge import diagnose
 
     causes: dict[int, tuple[str, ...]] = {}
     code = 0
     undecided = undecided_or_none()
-    with Watch(live_source(1.0), steps=listening(os.environ, os.getpid())) as watch:
+    with here() as watch:
         devices = watch.open().devices
         try:
             while True:

@@ -5,7 +5,6 @@ Owns: the file's life (never over an existing one, readable when interrupted). R
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -53,15 +52,13 @@ def command(file: Path, seconds: float, pid: int | None, note: str, force: bool,
 
 def _record(file: Path, seconds: float, pid: int | None, note: str) -> tuple[int, int]:
     from gpuwatch.cli.options import undecided_or_none
-    from gpuwatch.collect.node import live_source
     from gpuwatch.daemon.jobs import Subject
-    from gpuwatch.daemon.steps import listening
-    from gpuwatch.daemon.watch import Watch
+    from gpuwatch.daemon.watch import here
     from gpuwatch.model import Observation
     from gpuwatch.replay.format import Writer
 
     undecided = undecided_or_none()
-    with Watch(live_source(1.0), steps=listening(os.environ, os.getpid())) as watch:
+    with here() as watch:
         inventory = watch.open()
         subjects = watch.subjects()
         if pid is not None:

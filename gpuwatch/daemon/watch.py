@@ -5,6 +5,7 @@ Owns: waiting for the first readings, finding the jobs, collecting a focus. Refu
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from types import TracebackType
 
 from gpuwatch.collect.source import Focus, ObservationSource, Undecided
 from gpuwatch.daemon.jobs import Jobs, Subject
-from gpuwatch.daemon.steps import Steps
+from gpuwatch.daemon.steps import Steps, listening
 from gpuwatch.errors import InputNotFoundError, UnavailableError
 from gpuwatch.model import (
     Absent,
@@ -36,6 +37,13 @@ WELL_USED_PCT = 85.0
 Sink = Callable[[Observation], None]
 Progress = Callable[[float, float], None]
 """(done, total) in seconds."""
+
+
+def here() -> Watch:
+    """A look at this machine, and at what its jobs say of themselves."""
+    from gpuwatch.collect.node import live_source
+
+    return Watch(live_source(1.0), steps=listening(os.environ, os.getpid()))
 
 
 class Watch:

@@ -17,11 +17,7 @@ from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import (
-    Activity,
-    driving_thread,
-    only_copies,
-)
+from gpuwatch.diagnose.frames import Activity, driving_thread, only_copies
 from gpuwatch.diagnose.moments import Moment, pinned_ceiling
 from gpuwatch.diagnose.native_frames import native_activity, python_leaf
 from gpuwatch.diagnose.steps import weights
@@ -190,15 +186,15 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
 
 def _recompiles(found: Sequence[Moment]) -> bool:
     """Whether compilation and steps take turns: while a job warms up the GPU has nothing to do in between."""
-    ran = compiled = 0
-    turns = 0
+    compiled, ran = False, 0
     for moment in found:
         if moment.doing.activity is Activity.COMPILING:
-            turns += bool(compiled and ran >= t.STEPS_BETWEEN)
-            compiled, ran = compiled + 1, 0
+            if compiled and ran >= t.STEPS_BETWEEN:
+                return True
+            compiled, ran = True, 0
         elif moment.busy >= t.BUSY_BETWEEN:
             ran += 1
-    return turns > 0
+    return False
 
 
 def _cap_copies(

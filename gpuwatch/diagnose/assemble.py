@@ -17,7 +17,6 @@ from gpuwatch.diagnose.gpu_windows import (
     held_by_us,
     job_memory,
     job_memory_series,
-    link_share,
     lost_devices,
     mem_used_share,
     throttle_shares,
@@ -81,7 +80,6 @@ def assemble(
     bursts = [o for o in observations if isinstance(o, Burst) and o.device_index in indices]
     held = held_by_us([s for s in job.stacks if s.pid == pid])
     windows = tuple(without(windows_of(own, bursts), held, GPM_LAG_NS))
-    health = tuple(o for o in observations if isinstance(o, DeviceHealth) and o.device_index in indices)
     return Evidence(
         pid=pid,
         device_indices=indices,
@@ -110,8 +108,7 @@ def assemble(
         ranks=_ranks(device_samples, job, indices),
         ceilings=dict(ceilings or {}),
         lost_devices=lost_devices(own),
-        health=health,
-        link_share=link_share(health),
+        health=tuple(o for o in observations if isinstance(o, DeviceHealth) and o.device_index in indices),
         events=tuple(o for o in observations if isinstance(o, EventRecord) and o.device_index in indices),
         job_mem_series=job_memory_series(own, pid),
         gone=ended_ns is not None,

@@ -17,6 +17,7 @@ from gpuwatch.diagnose.advice import NO_GAIN, Bound, finding, gain_bound, row, r
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.gpu_windows import slowest_link
 from gpuwatch.diagnose.moments import pinned_ceiling
+from gpuwatch.diagnose.transfer import link_use
 from gpuwatch.model import Absent, Confidence, EventKind, EventOrigin, EventRecord, Finding, Severity
 
 _RECOVERY = ("nothing", "a GPU reset", "a reboot", "draining the GPU's peers", "draining and a reset",
@@ -37,7 +38,7 @@ def _errors(case: Case) -> Finding | None:
     """Errors of the card itself in the window; what a job's own kernels did wrong is no fault of the card."""
     e = case.evidence
     events = [ev for ev in e.events if ev.origin is not EventOrigin.APPLICATION and _is_error(ev)]
-    grown = sum(_growth(case, "ecc_volatile_uncorrected").values())
+    grown = _new_errors(case)
     asked = {h.device_index: h.recovery_action for h in e.health if _set(h.recovery_action)}
     pending = sorted({h.device_index for h in e.health if _set(h.remap_pending) or _set(h.retired_pages_pending)})
     failed = sorted({h.device_index for h in e.health if _set(h.remap_failed)})
@@ -82,17 +83,17 @@ def _list(indices: list[int]) -> str:
     return ", ".join(map(str, indices))
 
 
-def _growth(case: Case, field: str) -> dict[int, float]:
-    """By device, how much a counter has grown within the window; a counter that fell was reset."""
+def _new_errors(case: Case) -> float:
+    """Errors not corrected that the job's devices have counted within the window; a counter that fell was reset."""
     first: dict[int, float] = {}
     grown: dict[int, float] = {}
     for health in case.evidence.health:
-        value = getattr(health, field)
+        value = health.ecc_volatile_uncorrected
         if isinstance(value, Absent):
             continue
         before = first.setdefault(health.device_index, value)
         grown[health.device_index] = max(0.0, value - before)
-    return grown
+    return sum(grown.values())
 
 
 def _link(case: Case) -> Finding | None:
@@ -101,8 +102,7 @@ def _link(case: Case) -> Finding | None:
     share, worst = e.link_share, slowest_link(e.health)
     if worst is None or share > t.LINK_DEGRADED:
         return None
-    rate = max(e.mean("rx_bytes_per_s") or 0.0, e.mean("tx_bytes_per_s") or 0.0)
-    used = rate / pinned_ceiling(e)
+    used = link_use(case)
     lost = min(1.0 - case.busy, used * (1.0 - share)) if used >= t.LINK_SHARE_NAMED else 0.0
     return finding(
         "pcie_link_degraded",
@@ -118,7 +118,7 @@ def _link(case: Case) -> Finding | None:
         evidence=rows(
             row("link", f"gen {worst.pcie_gen} x{worst.pcie_width}", "", "NVML, under load", e.window_s),
             row("card and slot can", f"gen {worst.pcie_gen_max} x{worst.pcie_width_max}", "", "NVML", e.window_s),
-            row("over the link", rate / 2**30, "GiB/s", "GPM", e.window_s),
+            row("over the link", used * pinned_ceiling(e) / 2**30, "GiB/s", "GPM", e.window_s),
             *case.gpu_rows(),
         ),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from statistics import pstdev
 
 from msgspec import Struct
 
-from gpuwatch.diagnose.gpu_windows import GpuWindow
+from gpuwatch.diagnose.gpu_windows import GpuWindow, link_share
 from gpuwatch.diagnose.thresholds import STEADY_BUSY
 from gpuwatch.model import Device, DeviceHealth, EventRecord, StackSample, StepTimes
 
@@ -112,8 +112,6 @@ class Evidence(Struct, frozen=True):
     """Devices whose newest reading says that they are lost."""
     health: tuple[DeviceHealth, ...] = ()
     """Slow readings of the job's devices, in the order of time."""
-    link_share: float = 1.0
-    """Speed of the PCIe link over what card and slot can do."""
     events: tuple[EventRecord, ...] = ()
     """What the driver told of the job's devices in the window."""
     job_mem_series: tuple[tuple[int, float], ...] = ()
@@ -132,6 +130,11 @@ class Evidence(Struct, frozen=True):
     def gpm(self) -> bool:
         """SM-level counters are there."""
         return any(not w.proxy for w in self.windows)
+
+    @property
+    def link_share(self) -> float:
+        """Speed of the PCIe link over what card and slot can do, 0..1."""
+        return link_share(self.health)
 
     def mean(self, field: str) -> float | None:
         """Time-weighted mean of a field of the windows, None when it was never read."""

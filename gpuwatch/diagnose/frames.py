@@ -88,7 +88,6 @@ _RUN_FUNCTIONS = frozenset({"forward", "__call__", "runtime_wrapper", "boxed_cal
 
 # (activity, file pattern, function names or None for any). Order matters: the first match on any frame decides.
 _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
-    (Activity.COMPILING, _COMPILER, None),
     (Activity.CHECKPOINTING, re.compile(r"torch/serialization\.py$"),
      frozenset({"save", "_save", "_legacy_save"})),
     (Activity.CHECKPOINTING, re.compile(r"torch/distributed/checkpoint/|safetensors/(torch|numpy)\.py$"), None),
@@ -182,11 +181,10 @@ def classify(thread: ThreadStack, text_of: Mapping[tuple[str, int], str]) -> Doi
 
 def _activity(thread: ThreadStack, where: Frame | None, text_of: Mapping[tuple[str, int], str]) -> Activity:
     frames = thread.frames
+    if compiles(frames):
+        return Activity.COMPILING
     for activity, file, functions in _RULES:
-        if file is _COMPILER:
-            if compiles(frames):
-                return activity
-        elif any(file.search(f.file) and (functions is None or last_name(f.function) in functions) for f in frames):
+        if any(file.search(f.file) and (functions is None or last_name(f.function) in functions) for f in frames):
             return activity
     if not frames:
         return Activity.WAITING

@@ -24,9 +24,7 @@ def find(case: Case) -> list[Finding]:
         return []
     if _starved(case, account):
         return [_no_core(case, account), *stalls.find(case, account)]
-    rules = (
-        _preprocessing, _launching, _synchronising, _gil, _waiting,
-    )  # fmt: skip
+    rules = (_preprocessing, _launching, _synchronising, _gil, _waiting)
     found = [f for rule in rules if (f := rule(case, account)) is not None]
     return found + stalls.find(case, account)
 

@@ -137,6 +137,7 @@ def _findings(case: Case) -> list[Finding]:
     return _with_verdict(case, found, costly)
 
 
+_OF_THE_THREAD = frozenset({"launch_bound", "python_bound", "host_preprocessing", "host_sync"})
 _SLOWED_BY: tuple[tuple[str, frozenset[str]], ...] = (
     # Between waits for the GPU the thread cannot run ahead: they expose its launches. An emptied cache is filled again
     # by allocations within the launches.
@@ -146,8 +147,8 @@ _SLOWED_BY: tuple[tuple[str, frozenset[str]], ...] = (
     # A slow link is why copies are what the job waits for.
     ("pcie_link_degraded", frozenset({"pcie_bound", "pageable_copies", "launch_bound"})),
     # Every line that a thread runs takes longer when it waits for the interpreter, or for a core.
-    ("gil_contention", frozenset({"launch_bound", "python_bound", "host_preprocessing", "host_sync"})),
-    ("cpu_oversubscribed", frozenset({"launch_bound", "python_bound", "host_preprocessing", "host_sync"})),
+    ("gil_contention", _OF_THE_THREAD),
+    ("cpu_oversubscribed", _OF_THE_THREAD),
 )
 """(cause, what it makes look like the larger loss): later lines win."""
 

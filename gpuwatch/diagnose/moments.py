@@ -60,20 +60,19 @@ def moments(evidence: Evidence) -> list[Moment]:
     """The driving thread's samples that a GPM window covers. Several devices: the mean of their windows."""
     ceiling = pinned_ceiling(evidence)
     sampled = [
-        (stack, thread, classify(thread, evidence.source))
+        (stack, thread, classify(thread, evidence.source), phase_of(thread.frames))
         for stack in evidence.main_stacks
         if (thread := driving_thread(stack.pid, stack.threads)) is not None
     ]
-    fed = [(stack.mono_ns, phase_of(thread.frames) is not Phase.NONE) for stack, thread, _ in sampled]
+    fed = [(stack.mono_ns, phase is not Phase.NONE) for stack, _, _, phase in sampled]
     timeline = Timeline(evidence.windows, lag_ns(evidence.windows, fed))
     found = []
-    for stack, thread, seen in sampled:
+    for stack, thread, seen, phase in sampled:
         covering = timeline.at(stack.mono_ns)
         if not covering:
             continue
         rx = [w.rx_bytes_per_s for w in covering if w.rx_bytes_per_s is not None]
         tx = [w.tx_bytes_per_s for w in covering if w.tx_bytes_per_s is not None]
-        phase = phase_of(thread.frames)
         moment = Moment(
             doing=_of_process(seen, phase, thread, stack.threads),
             busy=sum(w.busy for w in covering) / len(covering),

@@ -85,10 +85,10 @@ _BEHIND_COPIES = (*_COPIES, Activity.SYNCHRONISING, Activity.LAUNCHING, Activity
 def _link_full(case: Case) -> bool:
     """The link carries what pinned copies reach, over the whole window. Copies that are asynchronous leave no trace in
     the stacks, and the GPU's engines idle meanwhile: only the bytes tell."""
-    return _link_share(case) >= t.PINNED_LINK_SHARE
+    return link_use(case) >= t.PINNED_LINK_SHARE
 
 
-def _link_share(case: Case) -> float:
+def link_use(case: Case) -> float:
     """Share of the time that the bytes of the window take at the speed of pinned copies, in the busier direction."""
     e = case.evidence
     return max(e.mean("rx_bytes_per_s") or 0.0, e.mean("tx_bytes_per_s") or 0.0) / pinned_ceiling(e)
@@ -97,7 +97,7 @@ def _link_share(case: Case) -> float:
 def copies_between(case: Case) -> bool:
     """Asynchronous copies in the stream of the kernels: the GPU copies or computes, one after the other, and both
     together are its whole time."""
-    link = _link_share(case)
+    link = link_use(case)
     return link >= t.LINK_SHARE_NAMED and case.busy + link >= t.GPU_TIME_EXPLAINED
 
 
