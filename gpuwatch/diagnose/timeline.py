@@ -45,17 +45,23 @@ def lag_ns(windows: Sequence[GpuWindow], fed: Sequence[tuple[int, bool]]) -> int
     take long to read are stamped late, which makes the counters look less so.
     """
     known = t.GPM_LAG_NS
-    rarer = min(sum(feeds for _, feeds in fed), sum(not feeds for _, feeds in fed))
-    if len(fed) < t.SURE_STACKS or rarer < t.LAG_SEEN * len(fed) or not windows or windows[0].proxy:
+    if not alternates(fed) or not windows or windows[0].proxy:
         return known
-    agreement = {lag: _agreement(Timeline(windows, lag), fed) for lag in (known, *t.GPM_LAGS_NS)}
-    best = max(agreement, key=lambda lag: agreement[lag])
-    sure = agreement[best] >= t.LAG_AGREES and agreement[best] - agreement[known] >= t.LAG_AGREES_BETTER
+    found = {lag: agreement(windows, fed, lag) for lag in (known, *t.GPM_LAGS_NS)}
+    best = max(found, key=lambda lag: found[lag])
+    sure = found[best] >= t.LAG_AGREES and found[best] - found[known] >= t.LAG_AGREES_BETTER
     return best if sure else known
 
 
-def _agreement(timeline: Timeline, fed: Sequence[tuple[int, bool]]) -> float:
-    """Correlation of feeding with the busy share; 0 where either never changes."""
+def alternates(fed: Sequence[tuple[int, bool]]) -> bool:
+    """Whether there is enough of both kinds for their agreement with anything to mean something."""
+    rarer = min(sum(feeds for _, feeds in fed), sum(not feeds for _, feeds in fed))
+    return len(fed) >= t.SURE_STACKS and rarer >= t.LAG_SEEN * len(fed)
+
+
+def agreement(windows: Sequence[GpuWindow], fed: Sequence[tuple[int, bool]], late_ns: int) -> float:
+    """Correlation of feeding with the busy share of windows so late; 0 where either never changes."""
+    timeline = Timeline(windows, late_ns)
     seen = [(float(feeds), fmean(w.busy for w in at)) for instant, feeds in fed if (at := timeline.at(instant))]
     try:
         return correlation(*zip(*seen, strict=True)) if len(seen) >= t.SURE_STACKS else 0.0
