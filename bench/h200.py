@@ -27,7 +27,7 @@ from bench.readings import ROOT, Readings, choose
 from bench.table import machine
 
 PARTS = ("memory", "gpm", "small", "loader")
-SHARE = {"memory": 0.1, "gpm": 0.25, "small": 0.5, "loader": 1.0}
+SHARE = {"memory": 0.1, "gpm": 0.25, "small": 0.6, "loader": 1.0}
 """Of the time that is left, at most: whoever comes later gets what an earlier part did not need."""
 ENDING_S = 6.0
 """A part that keeps its limit still has to end its children; one that does not is killed after this."""
@@ -95,7 +95,9 @@ def command(part: str, out: Path, options: argparse.Namespace, limit_s: float) -
         return [sys.executable, "-m", "bench.memory", "--out", str(out)]
     if part == "gpm":
         return [sys.executable, "-m", "bench.gpm_beside", *shared, "--seconds", f"{options.seconds:g}"]
-    only = ["--only", options.only] if options.only else []
+    # The loader's stacks say by themselves that it waits: a diagnosis never asks for its native frames.
+    chosen = [options.only] if options.only else ["rest", "look", *(["native"] if part == "small" else [])]
+    only = [word for name in chosen for word in ("--only", name)]
     turns = ["--pairs", str(options.pairs), "--turn-s", f"{options.turn_s:g}"]
     return [sys.executable, "-m", "bench.watching_cost", "--loop", part, *shared, *turns, *only]
 
@@ -152,7 +154,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="h200", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
-    parser.add_argument("--only", choices=("rest", "look"), help="of the jobs: only this treatment")
+    parser.add_argument("--only", choices=("rest", "look", "native"), help="of the jobs: only this treatment")
     parser.add_argument("--seconds", type=float, default=2.5, help="of each load beside the counters (default 2.5)")
     parser.add_argument("--pairs", type=int, default=12, help="pairs of turns for each treatment (default 12)")
     parser.add_argument("--turn-s", type=float, default=2.0, help="seconds of a turn (default 2)")

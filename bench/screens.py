@@ -51,7 +51,7 @@ class Program(NamedTuple):
 def main() -> int:
     """Measure and print. Exit code 0, or 1 when a program could not be measured (it says which)."""
     parser = argparse.ArgumentParser(prog="screens", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gpus", type=int, nargs="+", default=GPU_COUNTS, metavar="N", help="default: 1 8 16")
+    parser.add_argument("--gpus", type=int, nargs="*", default=GPU_COUNTS, metavar="N", help="default: 1 8 16")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each screen is watched (default 5)")
     parser.add_argument("--nvitop", default=sys.executable, metavar="PYTHON", help="interpreter that has nvitop")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")

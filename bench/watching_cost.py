@@ -7,6 +7,8 @@ Owns: the daemon, the close look and the job of this measurement. Refuses: stati
 "at rest": a daemon at 1 Hz with a client, its automatic diagnosis off, stopped with SIGSTOP for the turns without it.
 A stopped daemon keeps NVML open, so what an open NVML costs is in neither. "close look": the daemon's own collector in
 this process at 1 Hz; in the turns with it a focus of 10 Hz counters, 4 Hz /proc and 10 Hz stacks, no native frames.
+"burst with a native look": a whole burst a turn, in which native frames are always needed. It is the most that a
+diagnosis costs; of most jobs the plain frames decide, so few pay it.
 """
 
 from __future__ import annotations
@@ -36,6 +38,13 @@ from gpuwatch.model import DriverState, Inventory, Observation, ProcessTick, Sta
 
 READY_S = 60.0
 """torch's libraries may have to come from a cold disk."""
+BURST_S = 5.0
+"""Of a turn with a native look: as long as ``gpuwatch diagnose`` looks by default."""
+TREATMENTS = {
+    "rest": "daemon at 1 Hz with a client",
+    "look": "close look with stacks",
+    "native": "burst with a native look",
+}
 CONFIG = "period_s = 1.0\n[diagnosis]\nautomatic = false\n"
 
 
@@ -81,7 +90,8 @@ class Seen:
             self.told.set()
         elif isinstance(observation, StackSample):
             self.error = observation.error or self.error
-            self.counts["stacks" if observation.threads else "stacks that failed"] += 1
+            kind = "native stacks" if observation.native else "stacks"
+            self.counts[kind if observation.threads else f"{kind} that failed"] += 1
         elif isinstance(observation, ProcessTick):
             self.counts["processes"] = max(self.counts["processes"], len(observation.samples))
         else:
@@ -105,11 +115,14 @@ def at_rest(job: StepJob, folder: Path, turns: Callable[..., Paired]) -> dict[st
             messages = client.end()
     if not messages:
         raise RuntimeError("the daemon published nothing")
-    return {"treatment": "daemon at 1 Hz with a client", "messages": messages, **_shown(paired)}
+    return {"treatment": TREATMENTS["rest"], "messages": messages, **_shown(paired)}
 
 
-def close_look(job: StepJob, pid: int, turn_s: float, turns: Callable[..., Paired]) -> dict[str, Any]:
-    """With and without a focus of the collector. Raises RuntimeError, also when no stack could be had."""
+def close_look(
+    job: StepJob, pid: int, turn_s: float, turns: Callable[..., Paired], *, native: bool = False
+) -> dict[str, Any]:
+    """With and without a focus of the collector, ``native`` with a look at native frames in each. Raises RuntimeError,
+    also when no stack could be had."""
     seen, source = Seen(), live_source(1.0)
     source.start(seen)
     try:
@@ -121,15 +134,22 @@ def close_look(job: StepJob, pid: int, turn_s: float, turns: Callable[..., Paire
         time.sleep(2.0)
         indices = tuple(device.index for device in seen.inventory.devices[:1])
 
+        look_s = turn_s if native else turn_s + 1.0
+        asked = (lambda stacks, texts: True) if native else None
+        focus = Focus(pid, indices, look_s, stack_seconds=look_s, undecided=asked)
+
         def switch(on: bool) -> None:
-            source.focus(Focus(pid, indices, turn_s + 1.0, stack_seconds=turn_s + 1.0) if on else None)
+            source.focus(focus if on else None)
 
         paired = turns(job, switch)
     finally:
         source.stop()
     if not seen.counts["stacks"]:
         raise RuntimeError(f"no stack of the job could be read: {seen.error or 'py-spy gave none'}")
-    return {"treatment": "close look with stacks", "seen": dict(seen.counts), "error": seen.error, **_shown(paired)}
+    if native and not seen.counts["native stacks"]:
+        raise RuntimeError(f"no native frames of the job could be read: {seen.error or 'py-spy gave none'}")
+    name = TREATMENTS["native" if native else "look"]
+    return {"treatment": name, "seen": dict(seen.counts), "error": seen.error, **_shown(paired)}
 
 
 def _shown(paired: Paired) -> dict[str, Any]:
@@ -150,9 +170,12 @@ def main() -> int:
                 list_on_gpu(talking.child.pid)
                 job = StepJob(talking)
                 time.sleep(2.0)
-                for treatment in options.only or ("rest", "look"):
+                wanted = options.only or ("rest", "look")
+                for place, treatment in enumerate(wanted):
+                    # Each leaves the others theirs, should everything be slow.
+                    until_s = time.monotonic() + (ends_s - time.monotonic()) / (len(wanted) - place)
                     try:
-                        answer["results"].append(_treated(treatment, job, talking.child.pid, folder, options, ends_s))
+                        answer["results"].append(_treated(treatment, job, talking.child.pid, folder, options, until_s))
                     except (RuntimeError, OSError) as exc:
                         answer["failures"].append(f"{options.loop}, {treatment}: {exc}")
                     options.out.write_text(json.dumps(answer))
@@ -163,16 +186,16 @@ def main() -> int:
 
 
 def _treated(
-    treatment: str, job: StepJob, pid: int, folder: Path, options: argparse.Namespace, ends_s: float
+    treatment: str, job: StepJob, pid: int, folder: Path, options: argparse.Namespace, until_s: float
 ) -> dict[str, Any]:
-    # The first of two treatments leaves the other its half, should everything be slow.
-    both = treatment == "rest" and not options.only
-    until_s = time.monotonic() + (ends_s - time.monotonic()) * (0.55 if both else 1.0)
+    turn_s = max(BURST_S, options.turn_s) if treatment == "native" else options.turn_s
 
     def turns(job: StepJob, switch: Callable[[bool], None]) -> Paired:
-        return measure(job, switch, pairs=options.pairs, turn_s=options.turn_s, ends_s=until_s - ENDING_S)
+        return measure(job, switch, pairs=options.pairs, turn_s=turn_s, ends_s=until_s - ENDING_S)
 
-    return at_rest(job, folder, turns) if treatment == "rest" else close_look(job, pid, options.turn_s, turns)
+    if treatment == "rest":
+        return at_rest(job, folder, turns)
+    return close_look(job, pid, turn_s, turns, native=treatment == "native")
 
 
 ENDING_S = 3.0
@@ -192,7 +215,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="watching_cost", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--loop", choices=("small", "loader"), required=True, help="which job")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--only", action="append", choices=("rest", "look"), help="one treatment; may be repeated")
+    parser.add_argument("--only", action="append", choices=tuple(TREATMENTS), help="one treatment; may be repeated")
     parser.add_argument("--pairs", type=int, default=12, help="pairs of turns for each treatment (default 12)")
     parser.add_argument("--turn-s", type=float, default=2.0, help="seconds of a turn (default 2)")
     parser.add_argument("--limit-s", type=float, default=120.0, help="for everything; fewer pairs then (default 120)")
