@@ -67,10 +67,12 @@ PLAN = (
     Step("probe", "memory", 0.2, 13, tiny="1"),
     Step("probe", "copies", 0.2, 24, tiny="4,1024"),
     Step("probe", "launch", 0.2, 11, tiny="10"),
-    Step("selftest", "launch", 0.2, 40),
-    Step("compare", "memory", 0.2, 52),
     Step("probe", "train", 0.4, 85, "resnet50:256x224", "resnet50:2x32"),
     Step("probe", "train", 0.4, 50, "bert:8x128", "tiny:2x8"),
+    Step("probe", "train", 0.4, 60, "resnet50:128x32", "resnet50:4x32"),
+    Step("probe", "train", 0.4, 60, "bert:fillx128", "tiny:4x8"),
+    Step("selftest", "launch", 0.2, 40),
+    Step("compare", "memory", 0.2, 52),
     Step("probe", "attention", 0.2, 15, tiny="1x2x16"),
     Step("probe", "conv", 0.3, 23, tiny="1x4x16x16"),
     Step("probe", "inference", 0.2, 24, tiny="1x32"),
@@ -78,8 +80,6 @@ PLAN = (
     Step("probe", "shm", 0.5, 6, tiny="64"),
     Step("probe", "storage", 1.0, 14, tiny="2"),
     Step("probe", "allreduce", 0.5, 4, tiny="4"),
-    Step("probe", "train", 0.4, 60, "bert:fillx128", "tiny:4x8"),
-    Step("probe", "train", 0.4, 60, "resnet50:128x32", "resnet50:4x32"),
 )
 
 

@@ -38,6 +38,8 @@ from gpuwatch.model import DriverState, Inventory, Observation, ProcessTick, Sta
 
 READY_S = 60.0
 """torch's libraries may have to come from a cold disk."""
+SETTLE_S = 8.0
+"""Of a daemon, before the first turn: its first readings ask everything once, which is no rest."""
 BURST_S = 5.0
 """Of a turn with a native look: as long as ``gpuwatch diagnose`` looks by default."""
 TREATMENTS = {
@@ -109,7 +111,7 @@ def at_rest(job: StepJob, folder: Path, turns: Callable[..., Paired]) -> dict[st
         client = Listener(f"ipc://{runtime}")
         client.start()
         try:
-            time.sleep(2.0)  # The first readings ask everything once.
+            time.sleep(SETTLE_S)
             paired = turns(job, Stopped(child))
         finally:
             messages = client.end()

@@ -125,7 +125,8 @@ class Label(Struct, frozen=True):
 
 
 def read(folders: Iterable[Path]) -> list[Run]:
-    """The runs of these folders; of several runs of one draw the last with a recording. Raises GpuwatchError."""
+    """The runs of these folders; of several runs of one draw the last with a recording, with the speeds of the last
+    that measured them. Raises GpuwatchError."""
     found: dict[tuple[str, str, str, int], Run] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -136,7 +137,18 @@ def read(folders: Iterable[Path]) -> list[Run]:
                 key = (str(folder), run.case, run.level, run.seed)
                 if run.file or key not in found:
                     found[key] = msgspec.structs.replace(run, folder=str(folder))
+                elif run.fault is not None and not run.error:
+                    found[key] = _measured_again(found[key], run)
     return list(found.values())
+
+
+def _measured_again(recorded: Run, later: Run) -> Run:
+    """A recorded run with the speeds of a later one without a recording; what that did not try stays."""
+    assert later.fault is not None
+    tried = {(twin.role, twin.name) for twin in later.twins}
+    others = tuple(twin for twin in recorded.twins if (twin.role, twin.name) not in tried)
+    speed = Speed(later.fault.rate, recorded.fault.watched if recorded.fault else None)
+    return msgspec.structs.replace(recorded, fault=speed, twins=later.twins + others)
 
 
 def stamp(folder: Path, sights: Mapping[str, FirstSight]) -> int:

@@ -32,6 +32,9 @@ SCHEMA = "gpuwatch.faults/1"
 STEP_MS = 40.0
 """Of the GPU, with a resident batch: slower than a healthy loader on 16 cores, longer than the launching of it."""
 FIRST_STEP_S, WARM_S = 10.0, 0.7
+QUEUE_S = 5.0
+"""At most, for the batches that were made while nobody asked: three jobs of seed 102 ran at 1.2 to 4.5 times their own
+pace for the first 24 steps, and so would have been measured."""
 PERIODIC = 2.0
 """Of what comes now and then the speed is measured so many times as long."""
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
@@ -95,7 +98,7 @@ class Runner:
         stage.until_steps(1, FIRST_STEP_S)
         seconds = self.options.record_s
         if self.options.no_record:
-            return {"rate": stage.rate(seconds)}
+            return {"rate": self._unwatched(stage)}
         unwatched = self._unwatched(stage)
         file = self.options.out / f"{code}.gwrec"
         command = [*shlex.split(self.options.recorder), "record", str(file), "--force", "--for", f"{seconds:g}s",
@@ -114,7 +117,13 @@ class Runner:
         """The ailing job's speed, measured as that of the repaired one will be."""
         if stage.plan.net == "none" or stage.plan.guard:
             return 0.0
+        return self._steady_rate(stage, stage.plan)
+
+    def _steady_rate(self, stage: Stage, plan: Plan) -> float:
+        """Samples per second once ``plan``'s queue of batches is used up; for as long as the ailing job is measured."""
+        stage.until_steps(queued(plan), QUEUE_S)
         stage.rate(WARM_S)
+        # As long as the ailing job, also where the repair has ended what came now and then.
         return stage.rate(self._long_enough(stage.plan))
 
     def _long_enough(self, plan: Plan) -> float:
@@ -160,15 +169,18 @@ class Runner:
         try:
             stage.change(change, fresh=case.fresh)
             stage.until_steps(3, FIRST_STEP_S)
-            stage.rate(WARM_S)
-            # As long as the ailing job, also where the repair has ended what came now and then.
-            rate = stage.rate(self._long_enough(stage.plan))
+            rate = self._steady_rate(stage, plan_of(asdict(stage.plan), change))
             twin["rate"] = None if stage.error else rate
             if stage.error:
                 twin["error"] = stage.error
         except NotHereError as exc:
             twin["error"] = str(exc)
         return twin
+
+
+def queued(plan: Plan) -> int:
+    """Steps that a job does before its pace is that of its loader: what the workers may have ready, and two."""
+    return plan.workers * plan.prefetch + 2 if plan.source == "loader" and plan.workers else 0
 
 
 def _last_line(text: str) -> str:
@@ -187,7 +199,21 @@ def choose(options: argparse.Namespace, cpus: int) -> list[tuple[table.Case, str
     runs = [(known[name], level, options.seed) for name in names for level in options.levels]
     random.Random(options.seed).shuffle(runs)  # noqa: S311
     runs.sort(key=lambda run: rank[run[0].kind])
-    return runs[options.batch[0] - 1 :: options.batch[1]]
+    runs = runs[options.batch[0] - 1 :: options.batch[1]]
+    done = _done(options.resume)
+    return [run for run in runs if (run[0].name, run[1], run[2]) not in done]
+
+
+def _done(files: list[Path]) -> set[tuple[str, str, int]]:
+    """(case, level, seed) that these results have. Raises ValueError naming a file that cannot be read."""
+    done = set()
+    for file in files:
+        try:
+            runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+            done |= {(run["case"], run["level"], run["seed"]) for run in runs if "error" not in run}
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise ValueError(f"--resume: {file}: cannot be read as results of an earlier batch ({exc})") from None
+    return done
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -200,6 +226,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--levels", type=_words(table.LEVELS), default=("medium",), help="mild,medium,severe (default: medium)")
     add("--seed", type=int, default=0, help="draw of parameters and order; 0 is the table itself")
     add("--batch", type=_part, default=(1, 1), metavar="K/N", help="this one of N batches")
+    add("--resume", type=Path, action="append", default=[], metavar="RESULTS", help="leave out what this file has run")
     add("--limit-s", type=float, default=570.0, help="begin no case that would end later than this (default 570)")
     add("--record-s", type=float, default=8.0, help="length of a recording (default 8)")
     add("--fix-s", type=float, default=2.5, help="how long a job is measured, ailing or repaired (default 2.5)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,29 @@ def test_a_later_recording_of_the_same_draw_counts_and_a_failed_one_does_not(tmp
         document = {"begun": 9 - number, "runs": [{"case": "x", "kind": "cause", "level": "medium", **entry}]}
         (tmp_path / f"results-{number}.json").write_text(json.dumps(document), encoding="utf-8")
     assert [run.file for run in read([tmp_path])] == ["new.gwrec"]
+
+
+def test_speeds_that_were_measured_again_replace_those_of_the_recorded_run(tmp_path: Path) -> None:
+    recorded: dict[str, Any] = {
+        "file": "x.gwrec",
+        "fault": {"rate": 656.0, "watched": 147.0},
+        "twins": [
+            {"role": "own", "name": "one_thread", "change": {}, "rate": 1500.0},
+            {"role": "advice", "name": "advice", "change": {}, "rate": 1501.0},
+        ],
+    }
+    again: dict[str, Any] = {
+        "fault": {"rate": 150.0},
+        "twins": [{"role": "own", "name": "one_thread", "change": {}, "rate": 1530.0}],
+    }
+    for number, entry in enumerate((recorded, again, {"error": "not run"})):
+        document = {"begun": number, "runs": [{"case": "x", "kind": "cause", "level": "mild", **entry}]}
+        (tmp_path / f"results-{number}.json").write_text(json.dumps(document), encoding="utf-8")
+    (run,) = read([tmp_path])
+    assert run.file == "x.gwrec"
+    assert run.fault is not None
+    assert (run.fault.rate, run.fault.watched) == (150.0, 147.0)
+    assert [(twin.name, run.gain(twin)) for twin in run.twins] == [("one_thread", 10.2), ("advice", 1501.0 / 150.0)]
 
 
 @pytest.mark.parametrize(("name", "body"), [("results-0.json", "{"), ("labels.json", '{"runs": 3}')])

@@ -133,6 +133,28 @@ def test_batches_share_the_cases_without_losing_or_repeating_one() -> None:
     assert kinds.index("decoy") > max(i for i, kind in enumerate(kinds) if kind in ("cause", "control"))
 
 
+def test_a_batch_goes_on_where_an_earlier_one_ran_out_of_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run.choose(run.parse(["--seed", "3"]), 16)
+    entries = [{"case": case.name, "level": level, "seed": seed} for case, level, seed in whole[:5]]
+    entries[2]["error"] = "not run: the time limit of the batch"
+    results = tmp_path / "results-1.json"
+    results.write_text(json.dumps({"runs": entries}), encoding="utf-8")
+    left = run.choose(run.parse(["--seed", "3", "--resume", str(results)]), 16)
+    assert left == [whole[2], *whole[5:]]
+    results.write_text("{", encoding="utf-8")
+    assert run.main(["--resume", str(results)]) == run.EXIT_USAGE
+    assert str(results) in capsys.readouterr().err
+
+
+def test_a_speed_is_measured_after_the_batches_that_were_ready_beforehand() -> None:
+    loader = plan_of({"source": "loader", "workers": 6, "prefetch": 3})
+    assert run.queued(loader) >= 18
+    assert run.queued(plan_of({"source": "loader", "workers": 0})) == 0
+    assert run.queued(plan_of({"source": "resident", "workers": 6})) == 0
+
+
 @pytest.mark.parametrize(
     "arguments", [["--batch", "3/2"], ["--batch", "0/1"], ["--levels", "hard"], ["--kinds", "cause,other"]]
 )
