@@ -37,6 +37,8 @@ FAMILIES = {
     "use": ("idle_process_holds_memory", "model_on_cpu", "gpu_memory_leak", "gpu_memory_nearly_full", "idle"),
     HEALTHY: (HEALTHY, "warming_up"),
 }  # fmt: skip
+READY_BATCHES_BELOW = 0.9
+"""Of the speed before: being watched costs no job fed by workers that much, ready batches doubled some jobs' speed."""
 FAMILY_OF = {cause: family for family, causes in FAMILIES.items() for cause in causes}
 
 
@@ -88,6 +90,8 @@ class Run(Struct, frozen=True):
     fault: Speed | None = None
     twins: tuple[Twin, ...] = ()
     error: str = ""
+    past_queue: bool = False
+    """Speeds were measured once the batches were used up that lay ready: older runs took them for the job's pace."""
     folder: str = ""
     first: FirstSight | None = None
 
@@ -148,7 +152,7 @@ def _measured_again(recorded: Run, later: Run) -> Run:
     tried = {(twin.role, twin.name) for twin in later.twins}
     others = tuple(twin for twin in recorded.twins if (twin.role, twin.name) not in tried)
     speed = Speed(later.fault.rate, recorded.fault.watched if recorded.fault else None)
-    return msgspec.structs.replace(recorded, fault=speed, twins=later.twins + others)
+    return msgspec.structs.replace(recorded, fault=speed, twins=later.twins + others, past_queue=later.past_queue)
 
 
 def stamp(folder: Path, sights: Mapping[str, FirstSight]) -> int:
@@ -178,6 +182,9 @@ def label(run: Run) -> Label:
     """Whether the label counts, by the intervention: own repair ≥ 1.15×, look-alikes < 1.10×."""
     if not run.file:
         return Label(Standing.APART, run.error or "not recorded")
+    if (share := _ready_batches(run)) is not None:
+        why = f"its speed was measured while ready batches lasted: watched it ran at {share:.2f} of that"
+        return Label(Standing.APART, why)
     own = [g for t in run.twins if t.role == "own" and (g := run.gain(t)) is not None]
     best = max(own, default=None)
     if run.kind in ("control", "decoy"):
@@ -200,6 +207,15 @@ def label(run: Run) -> Label:
         return Label(Standing.APART, f"not one cause: {', '.join(helpful)} helps as well", best)
     gained = "its repair makes it move at all" if best == float("inf") else f"its repair gains {best:.2f}x"
     return Label(Standing.CAUSE, gained, best)
+
+
+def _ready_batches(run: Run) -> float | None:
+    """Watched over unwatched speed of a job fed by workers, where the unwatched is none to compare with."""
+    loaded = run.plan.get("source") == "loader" and run.plan.get("workers", 0) > 0
+    if run.past_queue or not loaded or run.fault is None or run.fault.watched is None or run.fault.rate <= 0:
+        return None
+    share = run.fault.watched / run.fault.rate
+    return share if share < READY_BATCHES_BELOW else None
 
 
 def _errors(run: Run) -> str:

@@ -24,6 +24,12 @@ a decoy: nothing may be named. Severity is 1 - 1/gain: mild below 0.25, severe f
 is measured unwatched, as that of the repaired one; in the runs of seed 100 it was measured while it was recorded, so
 their gains are too high by what watching costs.
 
+Three labels are set apart that counted when their recordings were first scored: seeds 101 and 102 first took the
+speed of a job fed by workers while batches lay ready from before, which is not its own pace. Two of them, with a gain
+of 0.81 and 1.01 by that measure, had counted as jobs without a fault, and their verdicts as false alarms: with them,
+the macro-F1 at first sight below is 0.90 for the rules of ab9cf7f and 0.91 for those of 41ea21d, with one false alarm
+each. The runner now waits until these batches are used up.
+
 The jobs are in `probes/faults`; `make faults ARGS="--seed 100"` runs them on one NVIDIA GPU as root (for the CPU quota
 and the stacks), ten minutes a batch.
 

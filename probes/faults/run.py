@@ -79,6 +79,7 @@ class Runner:
         result: Values = {
             "case": case.name, "kind": case.kind, "level": level, "seed": seed, "causes": case.causes,
             "also": case.also, "measured": case.measured, "plan": asdict(plan), "cpus": self.cpus, "twins": [],
+            "past_queue": True,
         }  # fmt: skip
         stage = Stage(self.forker, self.sizes, plan)
         try:

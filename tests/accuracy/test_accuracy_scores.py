@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench.accuracy import metrics
@@ -147,6 +148,21 @@ def test_a_later_recording_of_the_same_draw_counts_and_a_failed_one_does_not(tmp
         document = {"begun": 9 - number, "runs": [{"case": "x", "kind": "cause", "level": "medium", **entry}]}
         (tmp_path / f"results-{number}.json").write_text(json.dumps(document), encoding="utf-8")
     assert [run.file for run in read([tmp_path])] == ["new.gwrec"]
+
+
+def test_a_speed_taken_while_ready_batches_lasted_supports_no_label() -> None:
+    plan = {"source": "loader", "workers": 8}
+    twins = (Twin("own", "packed", {}, 1580.0),)
+    run = Run("x", "cause", causes=("loader_small_files",), file="x.gwrec", plan=plan, twins=twins)
+    doubtful = msgspec.structs.replace(run, fault=Speed(1560.0, 780.0))
+    assert label(doubtful).standing is Standing.APART
+    assert "0.50 of that" in label(doubtful).reason
+    # A run that waited, a job without a queue, and one that was as fast as watched are what they were.
+    assert label(msgspec.structs.replace(doubtful, past_queue=True)).standing is Standing.QUIET
+    assert (
+        label(msgspec.structs.replace(doubtful, plan={"source": "resident", "workers": 8})).standing is Standing.QUIET
+    )
+    assert label(msgspec.structs.replace(run, fault=Speed(790.0, 780.0))).standing is Standing.CAUSE
 
 
 def test_speeds_that_were_measured_again_replace_those_of_the_recorded_run(tmp_path: Path) -> None:
