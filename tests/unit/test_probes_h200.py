@@ -13,18 +13,15 @@ from bench import probes_h200, probes_reference
 from probes import catalogue, train
 
 
-def test_the_plan_holds_every_probe_and_every_training_setup_within_nine_minutes() -> None:
+def test_the_plan_holds_every_probe_and_every_training_setup() -> None:
     probes = [step for step in probes_h200.PLAN if step.kind == "probe"]
     assert {step.probe for step in probes} == {info.name for info in catalogue.PROBES}
     setups = [setup for step in probes if step.probe == "train" for setup in train.parse_size(step.size)]
     assert sorted(setups) == sorted(train.SETUPS["cuda"])
     assert {step.kind for step in probes_h200.PLAN} == {"probe", "selftest", "compare"}
     assert len({step.key for step in probes_h200.PLAN}) == len(probes_h200.PLAN)
-    assert sum(step.usual_s for step in probes_h200.PLAN) < 540
-    last = [step.key for step in probes_h200.PLAN][-2:]
-    assert last == ["probe train bert:fillx128", "probe train resnet50:128x32"], (
-        "first to be left out when all is slower"
-    )
+    assert sum(step.usual_s for step in probes_h200.PLAN) < 600
+    assert max(step.usual_s for step in probes_h200.PLAN[-6:]) < 30, "what is left out is to be had soon by --have"
 
 
 def gone(pid: int) -> bool:

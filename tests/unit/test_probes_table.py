@@ -51,6 +51,15 @@ def test_figures_stand_beside_do_bench_and_only_the_marked_part_changes(tmp_path
     assert "| memory | `copy` | 4000 | 3960 to 4040 | GB/s | 1 | 4040 (-1.0 %) |" in text
 
 
+def test_do_bench_is_held_against_the_figure_of_its_own_run(tmp_path: Path) -> None:
+    runs = []
+    for ours, theirs in ((100.0, 100.0), (120.0, 96.0)):
+        beside = {"probe": "matmul", "value": "bf16_8192_sustained", "unit": "TFLOP/s", "figure": theirs}
+        figure = value("bf16_8192_sustained", ours, "TFLOP/s")
+        runs.append({"results": [result("matmul", figure)], "reference": [beside]})
+    assert "| 100 (+0.0 %), 96.0 (+25.0 %) |" in probes_table.document(runs)
+
+
 def test_the_spread_is_that_of_all_fresh_processes(tmp_path: Path) -> None:
     text = written(tmp_path, *(result("memory", value("copy", figure, "GB/s")) for figure in (100.0, 110.0, 120.0)))
     assert "| memory | `copy` | 110 | 99.0 to 121 | GB/s | 3, ±9.1 % |" in text
