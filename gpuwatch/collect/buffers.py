@@ -45,8 +45,8 @@ _UNWATCHED_US: Final = 10_000_000
 _UNWATCHED_NS: Final = 4_500_000_000
 """While nobody watches, a ring that holds ten seconds and more is drained every five: nothing is lost, and one drain of
 an H200's utilization ring takes 1.7 to 8.6 ms of driver time, the dearest part of a tick."""
-_BESIDE_GPM_NS: Final = 1_500_000_000
-"""Where GPM's counters say how busy the GPU was in each second, the samples are drained every other second."""
+_BESIDE_GPM_NS: Final = 2_500_000_000
+"""Where GPM's counters say how busy the GPU was in each second, the samples are drained every third second."""
 _JUMP_US: Final = 2_000_000
 _GAP: Final = 1.5
 """Of the usual interval: a longer one after a full ring means that samples were overwritten."""
@@ -206,7 +206,7 @@ class Bursts:
 
     def drain(self, mono_ns: int, *, low: bool = False, gpm: bool = False) -> Burst | None:
         """What is new; None when this GPU has neither ring. Raises GoneError. ``low``: nobody watches. ``gpm``: its
-        counters work, so that utilization may wait for a second."""
+        counters work, so that utilization may wait."""
         util = self._paced(self.utilization, mono_ns, low, _BESIDE_GPM_NS if gpm else 0)
         power = self._paced(self._power, mono_ns, low, 0)
         if util.absent == power.absent == NOT_SUPPORTED:

@@ -5,15 +5,25 @@ Owns: names that overwrite nothing, and what the JSON of a view holds. Refuses: 
 
 from __future__ import annotations
 
+import html
 import re
 from datetime import datetime
 from pathlib import Path
+
+from rich.cells import cell_len
 
 from gpuwatch.client.events import timeline
 from gpuwatch.client.state import NodeState
 from gpuwatch.export.jsonable import document, dumps
 
 _FONT = re.compile(r"^\s*@font-face \{.*?^\s*\}\n", re.DOTALL | re.MULTILINE)
+_RUN = re.compile(
+    r'<text class="([^"]*)" x="([\d.]+)" y="([^"]*)" textLength="[^"]*" clip-path="([^"]*)">([^<]*)</text>'
+)
+_WORDS = re.compile("[\u2800-\u28ff]+|[^\xa0\u2800-\u28ff]+(?:\xa0[^\xa0\u2800-\u28ff]+)*")
+"""Braille comes from another font than letters where the monospaced one has none, and so apart from them."""
+CELL_WIDTH = 12.2
+"""Of rich's drawings, in their units."""
 
 
 def write(folder: Path, view: str, suffix: str, text: str, now: datetime) -> str:
@@ -34,8 +44,26 @@ def write(folder: Path, view: str, suffix: str, text: str, now: datetime) -> str
 
 def as_svg(drawing: str) -> str:
     """Textual's drawing without the fonts that a viewer would fetch from the net: the machine that shows it may have
-    none, and whoever is sent a screen need not tell a third party that he looks at it. Any monospaced font will do."""
-    return _FONT.sub("", drawing)
+    none, and whoever is sent a screen need not tell a third party that he looks at it. Any monospaced font will do.
+
+    Each word stands where its first cell is. A run that begins with spaces would begin wherever the viewer's font puts
+    it: librsvg drops them, and a browser stretches them with what follows.
+    """
+    return _RUN.sub(_words_in_place, _FONT.sub("", drawing))
+
+
+def _words_in_place(run: re.Match[str]) -> str:
+    style, left, top, clip, escaped = run.groups()
+    text = html.unescape(escaped)
+    placed = []
+    for word in _WORDS.finditer(text):
+        x = float(left) + CELL_WIDTH * cell_len(text[: word.start()])
+        width = CELL_WIDTH * cell_len(word[0])
+        shown = html.escape(word[0]).replace("\xa0", "&#160;")
+        placed.append(
+            f'<text class="{style}" x="{x:g}" y="{top}" textLength="{width:g}" clip-path="{clip}">{shown}</text>'
+        )
+    return "".join(placed)
 
 
 def as_json(state: NodeState, view: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 from msgspec.structs import replace
 from test_probes_view import judged, running
 from tui_states import MAIN, course, diagnosing, hooked, live
 
-from gpuwatch.tui.exports import as_json
+from gpuwatch.tui.exports import as_json, as_svg
 
 
 def test_the_file_of_the_probes_holds_the_verdicts_and_what_they_rest_on() -> None:
@@ -49,3 +50,18 @@ def test_the_file_of_a_diagnosis_holds_what_the_job_told_and_what_is_under_way()
     assert (steps["pid"], steps["steps"]) == (MAIN, 2)
     under_way = json.loads(as_json(diagnosing(), "diagnosis"))["diagnosing"]
     assert (under_way["pid"], under_way["message"]) == (MAIN, "sampling stacks")
+
+
+def test_each_word_of_a_picture_stands_in_its_cell_whatever_fonts_the_viewer_has() -> None:
+    """librsvg drops spaces at the beginning of a run; a browser stretches them when braille comes from another font."""
+    clip = 'clip-path="url(#line)"'
+    text = "   SM 5 % ⣀⣤  温度 &lt;1".replace(" ", "&#160;")
+    run = f'<text class="r1" x="12.2" y="20" textLength="170.8" {clip}>{text}</text>'
+    words = re.findall(r'x="([\d.]+)" y="20" textLength="([\d.]+)"[^>]*>([^<]*)<', as_svg(run))
+    cells = [(round(float(x) / 12.2, 3), round(float(length) / 12.2, 3), text) for x, length, text in words]
+    assert cells == [(4, 6, "SM&#160;5&#160;%"), (11, 2, "⣀⣤"), (15, 7, "温度&#160;&lt;1")]
+
+
+def test_a_picture_fetches_nothing_from_the_net() -> None:
+    fonts = '    @font-face {\n        src: url("https://fonts.example/a.woff2");\n    }\n'
+    assert "https" not in as_svg(f"<style>\n{fonts}</style>")
