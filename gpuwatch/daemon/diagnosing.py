@@ -29,6 +29,7 @@ from gpuwatch.daemon.inquiries import (
 )
 from gpuwatch.daemon.jobs import Subject
 from gpuwatch.daemon.journal import LOGGER, OnChange
+from gpuwatch.daemon.looks import Looks
 from gpuwatch.daemon.publisher import Publish
 from gpuwatch.daemon.ring import ObservationRing, Picture
 from gpuwatch.model import Diagnosis, Inventory, Observation, StackSample
@@ -62,6 +63,9 @@ class Diagnosing:
         self._decider = Decider(settings)
         self._inquiries = Inquiries(_with_ceilings(judge, ceilings), source.focus, wake)
         self._findings = Findings()
+        self._looks = Looks()
+        self._known: tuple[StackSample, ...] = ()
+        """What earlier looks told of the subject of the running inquiry."""
         self._accounts: dict[Subject, tuple[wire.AccountPoint, ...]] = {}
         self._tick_ns: int | None = None
         self._log = logging.getLogger(LOGGER)
@@ -149,13 +153,18 @@ class Diagnosing:
         self._decider.started(subject, mono_ns)
         seconds = 0.0 if self._picture.recorded else seconds
         native = self.settings.native_stacks == "auto" and not self._decider.well_used(subject)
-        ask = _undecided if native else None
+        self._known = () if self._picture.recorded else self._looks.of(subject.pid, self._picture.infos, mono_ns)
+        ask = partial(_undecided, self._known) if native else None
         self._tell(self._inquiries.begin(subject, seconds, self.settings.stacks, now_ns, mono_ns, ask))
 
     def _evidence(self, since_mono_ns: int) -> list[Observation]:
         picture = self._picture
         assert picture.inventory is not None, "a subject comes out of an inventory"
-        return evidence(picture.inventory, picture.infos, picture.lines.values(), self._ring.since(since_mono_ns))
+        observed = self._ring.since(since_mono_ns)
+        if not picture.recorded:
+            self._looks.learn(observed, picture.infos)
+        first, *rest = evidence(picture.inventory, picture.infos, picture.lines.values(), observed)
+        return [first, *self._known, *rest]
 
     def _exists(self, pid: int) -> bool:
         return not self._picture.recorded and Path(f"/proc/{pid}").exists()
@@ -201,11 +210,13 @@ class Diagnosing:
         self._said.log(logging.INFO, _name(subject), f"{_name(subject)}: {verdict.cause}", **facts)
 
 
-def _undecided(stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], str]) -> bool:
+def _undecided(
+    known: Sequence[StackSample], stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], str]
+) -> bool:
     """Asked at the end of a burst, in its thread: the rules are loaded by then and not before (1.6 MiB)."""
     from gpuwatch.diagnose.undecided import undecided
 
-    return undecided(stacks, text_of)
+    return undecided((*known, *stacks), text_of)
 
 
 def _with_ceilings(judge: Judge, ceilings: Callable[[], Mapping[str, float]]) -> Judge:

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from gpuwatch.collect.source import Focus, ObservationSource, Undecided
 from gpuwatch.daemon.jobs import Jobs, Subject
+from gpuwatch.daemon.looks import Looks
 from gpuwatch.daemon.steps import Steps, listening
 from gpuwatch.errors import InputNotFoundError, UnavailableError
 from gpuwatch.model import (
@@ -62,6 +63,7 @@ class Watch:
         self._clock = clock
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._jobs = Jobs()
+        self._looks = Looks()
         self.infos: dict[int, ProcessInfo] = {}
         self.inventory: Inventory | None = None
         self._seen: list[Observation] = []
@@ -119,8 +121,10 @@ class Watch:
         progress: Progress | None = None,
     ) -> list[Observation]:
         """Look closely at a job: everything observed in ``seconds``, preceded by what a reader must know (inventory,
-        process facts). With a ``sink`` each observation goes there too, as it comes. ``undecided``: see ``Focus``."""
-        ask = undecided and self._where_something_is_lost(subject, undecided)
+        process facts) and what earlier looks at native frames have told. With a ``sink`` each observation goes there
+        too, as it comes. ``undecided``: see ``Focus``."""
+        earlier = self._looks.of(subject.pid, self.infos, round(self._clock() * 1e9))
+        ask = undecided and self._where_something_is_lost(subject, undecided, earlier)
         focus = Focus(
             *(subject.pid, subject.device_indices, seconds, stacks), stack_seconds=stack_seconds, undecided=ask
         )
@@ -139,15 +143,20 @@ class Watch:
                 self._drain(min(now + 0.5, start + seconds), sink)
         finally:
             self._source.focus(None)
+        self._looks.learn(self._seen, self.infos)
+        kept.extend(earlier)
         kept.extend(self._seen)
         self._seen = []
         return kept
 
-    def _where_something_is_lost(self, subject: Subject, undecided: Undecided) -> Undecided:
-        """``undecided``, but never of a job that uses its GPU well: it is not held for a better account of nothing."""
+    def _where_something_is_lost(
+        self, subject: Subject, undecided: Undecided, earlier: Sequence[StackSample]
+    ) -> Undecided:
+        """``undecided``, but never of a job that uses its GPU well: it is not held for a better account of nothing.
+        ``earlier``: of looks that need not be repeated."""
 
         def ask(stacks: Sequence[StackSample], texts: Mapping[tuple[str, int], str]) -> bool:
-            return not self._well_used(subject) and undecided(stacks, texts)
+            return not self._well_used(subject) and undecided((*earlier, *stacks), texts)
 
         return ask
 

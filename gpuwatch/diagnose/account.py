@@ -19,7 +19,7 @@ from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity, driving_thread, only_copies
 from gpuwatch.diagnose.moments import Moment, pinned_ceiling
-from gpuwatch.diagnose.native_frames import native_activity, python_leaf
+from gpuwatch.diagnose.native_frames import line_of, native_activity, python_leaf
 from gpuwatch.diagnose.steps import weights
 from gpuwatch.model import AccountShare, CodeLocation, Frame
 
@@ -240,27 +240,23 @@ def _native_split(evidence: Evidence) -> _Split:
         thread = driving_thread(stack.pid, stack.threads)
         leaf = python_leaf(thread.frames) if thread else None
         if thread is not None and leaf is not None:
-            counts[_key(leaf)][native_activity(thread.frames)] += 1
+            counts[line_of(leaf)][native_activity(thread.frames)] += 1
     return {key: {a: n / c.total() for a, n in c.items()} for key, c in counts.items()}
 
 
 def _natively_copies(frame: Frame, native: _Split) -> bool:
     """Whether native frames saw only copies and waits on this line, such as ``x.cpu()`` whose text nobody read."""
-    parts = native.get(_key(frame), {})
+    parts = native.get(line_of(frame), {})
     return parts.get(Activity.COPYING, 0.0) + parts.get(Activity.SYNCHRONISING, 0.0) >= t.NOTHING_BUT
-
-
-def _key(frame: Frame) -> tuple[str, int]:
-    return frame.file.rsplit("/", 1)[-1], frame.line
 
 
 def _parts(moment: Moment, native: _Split) -> dict[Activity, float]:
     """A sample's activities: one, unless it stands on a line whose C calls native frames have told apart. Operators
     that ran during a whole window in which the GPU did nothing computed on the CPU."""
     doing = moment.doing
-    if doing.activity is not Activity.USER_LINE or doing.where is None or _key(doing.where) not in native:
+    if doing.activity is not Activity.USER_LINE or doing.where is None or line_of(doing.where) not in native:
         return {doing.activity: 1.0}
-    parts = native[_key(doing.where)]
+    parts = native[line_of(doing.where)]
     if moment.gpu_slept and Activity.LAUNCHING in parts:
         awake = dict(parts)
         awake[Activity.HOST_WORK] = awake.get(Activity.HOST_WORK, 0.0) + awake.pop(Activity.LAUNCHING)
@@ -276,5 +272,7 @@ def _copy_rate(found: Sequence[Moment], field: str) -> float | None:
 def _source_known(evidence: Evidence, found: Sequence[Moment], native: _Split) -> float:
     places = [m.doing.where for m in found if m.doing.activity is Activity.USER_LINE and m.doing.where is not None]
     return (
-        sum((p.file, p.line) in evidence.source or _key(p) in native for p in places) / len(places) if places else 1.0
+        sum((p.file, p.line) in evidence.source or line_of(p) in native for p in places) / len(places)
+        if places
+        else 1.0
     )

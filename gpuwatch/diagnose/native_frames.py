@@ -57,6 +57,11 @@ def python_leaf(frames: Sequence[Frame]) -> Frame | None:
     return next((frame for frame in frames if _is_python(frame)), None)
 
 
+def line_of(frame: Frame) -> tuple[str, int]:
+    """(file name, line): what stacks with and without native frames have in common; the former shorten paths."""
+    return frame.file.rsplit("/", 1)[-1], frame.line
+
+
 def native_activity(frames: Sequence[Frame]) -> Activity:
     """What the C code below the innermost Python frame was doing."""
     below = [frame.function for frame in itertools.takewhile(lambda frame: not _is_python(frame), frames)]

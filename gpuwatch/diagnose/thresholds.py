@@ -61,6 +61,9 @@ PINNED_LINK_SHARE = 0.60
 """A copy at more than this share of the link is not slowed down by pageable memory."""
 NOTHING_BUT = 0.8
 """Share of the native stacks on a line; the few others are Python's own steps around the call."""
+SEEN_NATIVELY = 2
+"""Stacks of earlier looks on a line, from which on it is not looked at again: a look has 14, and one of them may be the
+exception."""
 COPY_OF_WAIT = 0.25
 """Share of the time on a line that copies, that its bytes must take for the wait to be the copy's."""
 LINK_SHARE_NAMED = 0.25

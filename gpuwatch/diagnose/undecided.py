@@ -8,20 +8,40 @@ where the account will use it, on lines of the user's that call C and whose text
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.frames import Activity, classify, driving_thread
+from gpuwatch.diagnose.native_frames import line_of, python_leaf
 from gpuwatch.model import StackSample
 
 
 def undecided(stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], str]) -> bool:
     """Whether a share of the samples that could carry a finding stands on lines that only native frames can divide.
 
-    ``stacks``: of the process that drives the GPU; ``text_of``: lines of the user's code, by file and line.
+    ``stacks``: of the process that drives the GPU; those with native frames are of earlier looks, and what they have
+    seen needs no other. ``text_of``: lines of the user's code, by file and line.
     """
     threads = [th for s in stacks if not s.native and (th := driving_thread(s.pid, s.threads)) is not None]
     if len(threads) < t.MIN_STACKS:
         return False
-    open_samples = sum(classify(thread, text_of).activity is Activity.USER_LINE for thread in threads)
+    known = _divided(stacks)
+    doings = [classify(thread, text_of) for thread in threads]
+    open_samples = sum(
+        doing.activity is Activity.USER_LINE and (doing.where is None or line_of(doing.where) not in known)
+        for doing in doings
+    )
     return open_samples >= t.NAMED_FROM * len(threads)
+
+
+def _divided(stacks: Sequence[StackSample]) -> set[tuple[str, int]]:
+    """Lines that earlier looks have seen often enough to say what their C calls do."""
+    leaves = [
+        leaf
+        for s in stacks
+        if s.native
+        and (thread := driving_thread(s.pid, s.threads)) is not None
+        and (leaf := python_leaf(thread.frames)) is not None
+    ]
+    return {line for line, seen in Counter(map(line_of, leaves)).items() if seen >= t.SEEN_NATIVELY}

@@ -59,7 +59,8 @@ def test_of_the_known_jobs_those_are_held_whose_time_native_frames_divide() -> N
         text_of = {(o.file, o.line): o.text for o in observations if isinstance(o, SourceLine)}
         pids = {o.root_pid for o in observations if isinstance(o, StackSample)}
         if any(
-            undecided([o for o in observations if isinstance(o, StackSample) and o.pid == p], text_of) for p in pids
+            undecided([o for o in observations if isinstance(o, StackSample) and o.pid == p and not o.native], text_of)
+            for p in pids
         ):
             held.add(path.stem)
     assert held == {"augment_in_loop", "item_each_layer", "unpinned_volumes"}
@@ -80,3 +81,15 @@ def test_a_verdict_that_rests_on_an_undivided_line_says_why_there_were_no_native
     assert why in diagnose([*job, *b.stacks([(b.USER_LINE, True)]), failed], b.PID).missing
     launching = diagnose([*job, *b.stacks([(b.LAUNCHING, True)]), failed], b.PID)
     assert why not in launching.missing, "nothing was left open"
+
+
+def test_a_line_whose_c_calls_an_earlier_look_has_seen_needs_no_other() -> None:
+    """A look holds the job: once for a line, not once for each diagnosis."""
+    calls = Frame("cudaLaunchKernel", "libcudart.so.13", 0)
+    (leaf, *outer) = b.USER_LINE
+    below = (calls, Frame(leaf.function, leaf.file.rsplit("/", 1)[-1], leaf.line), *outer)
+    plain = stacks(*[b.USER_LINE] * 20)
+    assert not undecided([*stacks(below, below, native=True), *plain], {})
+    assert undecided([*stacks(below, native=True), *plain], {}), "a single stack may be the exception"
+    elsewhere = (calls, Frame(leaf.function, leaf.file.rsplit("/", 1)[-1], leaf.line + 1), *outer)
+    assert undecided([*stacks(elsewhere, elsewhere, native=True), *plain], {})
