@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.episodes import runs_forward_only
 from gpuwatch.diagnose.evidence import Evidence
 from gpuwatch.diagnose.frames import Activity, driving_thread, only_copies
 from gpuwatch.diagnose.moments import Moment, pinned_ceiling
@@ -80,6 +81,9 @@ class Account(Struct, frozen=True):
     """The compiler worked again after the GPU had."""
     source_known: float = 1.0
     """Share of the user-line samples whose text was readable."""
+    forward_only: bool = False
+    """A function of the user's runs the network and never trains it, besides one that trains: what is done there may
+    be an evaluation or a part of each step."""
     fetching: float = 0.0
     """Share of the samples within the wait for the next batch, as sampled."""
     measured: bool = False
@@ -179,6 +183,7 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
         gil_elsewhere=sum(m.gil_elsewhere for m in found) / len(found),
         recompiles=_recompiles(found),
         source_known=_source_known(evidence, found, native),
+        forward_only=runs_forward_only([m.functions for m in found], [m.phase for m in found]),
         fetching=sum(m.fetching for m in found) / len(found),
         measured=measured is not None,
     )

@@ -49,8 +49,15 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
         remedy="Move this work into the dataset, where DataLoader workers do it in parallel and ahead of time, or do "
         "it on the GPU with torch operations after the copy.",
         location=place,
-        confidence=Confidence.LOW if vague else Confidence.MEDIUM if unread else Confidence.HIGH,
-        alternatives=("host_sync", "launch_bound") if vague else ("python_bound",),
+        confidence=Confidence.LOW
+        if vague
+        else Confidence.MEDIUM
+        if unread or account.forward_only
+        else Confidence.HIGH,
+        alternatives=(
+            *(("logging_or_eval_stall",) if account.forward_only else ()),
+            *(("host_sync", "launch_bound") if vague else ("python_bound",)),
+        ),
         experiment=f"Take the line{place_text(place)} out for a hundred steps and compare the step time.",
         evidence=rows(
             case.stack_row("training thread computes on the CPU", Activity.HOST_WORK, Activity.USER_LINE),

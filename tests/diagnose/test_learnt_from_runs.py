@@ -142,6 +142,26 @@ def test_work_between_many_steps_is_an_evaluation_whatever_its_function_is_calle
     assert d.verdict.location.line == 60
 
 
+def test_an_evaluation_is_one_at_half_the_stacks_because_it_runs_the_network_and_never_trains_it() -> None:
+    """At five stacks a second an episode is two stacks long, no longer than chance would make it."""
+    steps: Kinds = [(FORWARD, True), (BACKWARD, True), (FORWARD, True), (UPDATE, True)]
+    rarely: Kinds = [(REVIEW_FORWARD, True), (REVIEW, True), *steps]
+    busy = [5] * 2 + [95] * 4
+    assert job(busy, rarely).verdict.cause == "logging_or_eval_stall"
+    without = [(REVIEW, True) if stack is REVIEW_FORWARD else (stack, active) for stack, active in rarely]
+    assert job(busy, without).verdict.cause in ("host_preprocessing", "python_bound")
+
+
+def test_a_frozen_teacher_that_runs_in_each_step_is_no_evaluation() -> None:
+    """It too runs forward and never back; it is seen at random between the parts of the step."""
+    kinds: Kinds = [
+        *[(REVIEW_FORWARD, True), (BACKWARD, True), (REVIEW, True), (FORWARD, True), (BACKWARD, True)],
+        *[(FORWARD, True), (REVIEW, True), (UPDATE, True), (BACKWARD, True), (REVIEW_FORWARD, True)],
+    ]
+    d = job([5, 95, 5, 95, 95, 95, 5, 95, 95, 5], kinds)
+    assert d.verdict.cause != "logging_or_eval_stall"
+
+
 def test_slow_preprocessing_of_every_step_is_no_evaluation() -> None:
     """One step of a second: the phases of the step go forward only."""
     prepare: Kinds = [(REVIEW, True)] * 5
