@@ -156,7 +156,10 @@ def _at_least(value: float | None, goal: float) -> bool | None:
 
 
 def _goals(found: Summary) -> Iterator[str]:
-    yield f"{found.runs} jobs: {found.causes} with one cause, {found.quiet} with none."
+    yield (
+        f"{found.runs} jobs: {found.causes} with one cause ({found.kinds} different ones), {found.quiet} with none. "
+        f"Repairs of something else were tried for {found.look_alikes} of the {found.causes}."
+    )
     yield ""
     yield "| measure | goal | measured | |"
     yield "| --- | --- | --- | --- |"

@@ -165,6 +165,10 @@ class Summary(Struct, frozen=True):
 
     runs: int
     causes: int
+    kinds: int
+    """Different causes among them."""
+    look_alikes: int
+    """Of the jobs with one cause: those for which repairs of something else were tried."""
     quiet: int
     accuracy: float | None
     macro_f1: float | None
@@ -215,6 +219,8 @@ def summary(scored: Sequence[Scored]) -> Summary:
     return Summary(
         runs=len(single) + len(several),
         causes=len(causes),
+        kinds=len({s.truth for s in causes}),
+        look_alikes=sum(any(t.role == "look_alike" and t.rate is not None for t in s.run.twins) for s in causes),
         quiet=len(quiet),
         accuracy=fmean(s.right for s in single) if single else None,
         macro_f1=metrics.macro_f1(by_cause, CLAIM_NOTHING),
