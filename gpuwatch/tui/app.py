@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
+from textual.command import CommandPalette
 from textual.events import AppBlur, AppFocus
 from textual.message import Message
 from textual.screen import Screen
+from textual.theme import ThemeProvider
 from textual.worker import get_current_worker
 
 from gpuwatch.client.feed import OpenFeed
@@ -74,6 +76,7 @@ class WatchApp(App[None]):
         self._hosts = Hosts(sources)
         states = tuple(connecting(name) for name, _ in sources)
         self.watch_screen = WatchScreen(states, options or ViewOptions(), clock)
+        self.set_class(self.watch_screen.options.glyphs.ascii_only, "-ascii-only")
         self._blurred = False
         self._paints = 0
         self.failure: GpuwatchError | None = None
@@ -92,6 +95,15 @@ class WatchApp(App[None]):
         yield SystemCommand("write this view to an SVG file", "in colour", partial(watch.action_export, "svg"))
         yield SystemCommand("theme", "other colours", self.action_change_theme)
         yield SystemCommand("quit", "key q", watch.action_leave)
+
+    def action_command_palette(self) -> None:
+        """Textual's, without its ellipsis, which ASCII lacks."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
+
+    def search_themes(self) -> None:
+        """Likewise."""
+        self.push_screen(CommandPalette(providers=[ThemeProvider], placeholder="Search for themes"))
 
     def on_mount(self) -> None:
         """The first frame says "connecting"; the feed opens in its own thread."""

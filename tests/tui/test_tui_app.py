@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import signal
@@ -577,6 +578,22 @@ def test_the_palette_shows_no_sign_that_a_plain_terminal_lacks() -> None:
             await pilot.press("ctrl+p")
             await pilot.pause()
             assert not app.screen.query_one(SearchIcon).display
+
+    asyncio.run(scenario())
+
+
+def test_in_ascii_the_palette_is_ascii_too() -> None:
+    async def scenario() -> None:
+        app, _ = watching(live(1), ascii_only=True)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: "Verdict" in text_of(app))
+            await pilot.press("ctrl+p")
+            await until(pilot, lambda: "key 4" in drawn(app))
+            assert [sign for sign in drawn(app) if not sign.isascii()] == []
+
+    def drawn(app: WatchApp) -> str:
+        picture = app.export_screenshot()
+        return html.unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", picture))).replace("\xa0", " ")
 
     asyncio.run(scenario())
 
