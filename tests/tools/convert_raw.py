@@ -14,7 +14,7 @@ import gzip
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,8 @@ def rows(path: Path) -> list[Row]:
     """The lines of the file. Raises InputNotFoundError, RecordingError."""
     try:
         with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-            return [json.loads(line) for line in file if line.strip()]
+            found = [json.loads(line) for line in file if line.strip()]
+            return [row for row in found if isinstance(row, dict)]
     except FileNotFoundError:
         raise InputNotFoundError(f"{path}: no such file") from None
     except (OSError, EOFError, ValueError) as exc:
@@ -80,9 +81,11 @@ class Converter:
         meta = next((r for r in lines if r.get("k") == "meta"), None)
         if meta is None or "pid" not in meta:
             raise RecordingError("no meta line with the pid of the job")
-        self.lines = lines
+        self.lines = [r for r in lines if isinstance(r.get("t"), (int, float))]
+        self.left_out = len(lines) - len(self.lines)
+        """Lines that lack what they should hold: a cut reading is none, and takes no other with it."""
         self.main_pid = int(meta["pid"])
-        self.start_s = float(lines[0]["t"])
+        self.start_s = min((float(r["t"]) for r in self.lines), default=0.0)
         self._gpm_at: float | None = None
         self._memory: Int = NOT_READ
         self._temperature: Int = NOT_READ
@@ -101,20 +104,29 @@ class Converter:
         for row in self.lines:
             kind = row.get("k")
             if group and (kind != "proc" or self._ns(row) - self._ns(group[0]) > GROUP_NS):
-                yield self._tick(group)
+                yield from self._tick(group)
                 group = []
             if kind == "proc":
                 group.append(row)
-            elif kind == "nvml":
-                yield self._device(row)
-            elif kind == "sys":
-                yield self._host(row)
-            elif kind in ("stack", "wstack"):
-                yield self._stack(row)
-            elif kind == "native":
-                yield from self._native(row)
+            else:
+                yield from self._one(str(kind), row)
         if group:
-            yield self._tick(group)
+            yield from self._tick(group)
+
+    def _one(self, kind: str, row: Row) -> Sequence[Observation]:
+        """What a line of its own says; nothing of one that is cut or of an unknown kind."""
+        readers: dict[str, Callable[[Row], Sequence[Observation]]] = {
+            "nvml": lambda row: (self._device(row),),
+            "sys": lambda row: (self._host(row),),
+            "stack": lambda row: (self._stack(row),),
+            "wstack": lambda row: (self._stack(row),),
+            "native": lambda row: tuple(self._native(row)),
+        }
+        if kind not in readers:
+            return ()
+        found = _tried(lambda: readers[kind](row))
+        self.left_out += found is None
+        return found or ()
 
     def _ns(self, row: Row) -> int:
         return 10**12 + round((float(row["t"]) - self.start_s) * 1e9)
@@ -122,7 +134,7 @@ class Converter:
     def _inventory(self) -> Inventory:
         """What the files say of the machine: its CPUs and memory. The card is known to be an H200."""
         system = next((r for r in self.lines if r.get("k") == "sys"), {})
-        cpus = len(parse.parse_cpu_lines(str(system.get("stat", "")).encode()))
+        cpus = len(_tried(lambda: parse.parse_cpu_lines(system["stat"].encode())) or ())
         memory = _tried(lambda: parse.parse_meminfo(system["meminfo"].encode())["MemTotal"])
         first = next((r for r in self.lines if r.get("k") == "nvml" and r.get("mem")), None)
         total, reserved = (first["mem"][0], first["mem"][1]) if first else (NOT_READ, NOT_READ)
@@ -162,11 +174,12 @@ class Converter:
             processes=self._processes, processes_absent=None,
         )  # fmt: skip
 
-    def _tick(self, group: list[Row]) -> ProcessTick:
+    def _tick(self, group: list[Row]) -> Sequence[ProcessTick]:
         samples, infos = [], []
         for row in group:
             stat = _tried(lambda row=row: parse.parse_stat(row["stat"].encode()))  # type: ignore[misc]
             if not isinstance(stat, parse.PidStat):
+                self.left_out += 1
                 continue
             samples.append(self._process(row, stat))
             key = (stat.pid, stat.start_ticks)
@@ -174,7 +187,7 @@ class Converter:
                 self._told.add(key)
                 infos.append(self._info(row, stat))
         cgroups = (self._cgroup,) if self._cgroup is not None else ()
-        return ProcessTick(self._ns(group[0]), tuple(samples), cgroups, tuple(infos))
+        return (ProcessTick(self._ns(group[0]), tuple(samples), cgroups, tuple(infos)),) if samples else ()
 
     def _info(self, row: Row, stat: parse.PidStat) -> ProcessInfo:
         on_gpu = stat.pid == self.main_pid or stat.pid in self._gpu_pids
@@ -197,7 +210,8 @@ class Converter:
         cpu_pct: Num = NOT_READ
         if before is not None and seconds > before[0]:
             cpu_pct = 100.0 * (ticks - before[1]) * TICK_NS / 1e9 / (seconds - before[0])
-        threads = {int(tid): parse.parse_stat(text.encode()) for tid, text in (row.get("threads") or {}).items()}
+        read = {int(tid): _tried(lambda text=text: parse.parse_stat(text.encode())) for tid, text in _items(row)}  # type: ignore[misc]
+        threads = {tid: found for tid, found in read.items() if isinstance(found, parse.PidStat)}
         leader = threads.get(stat.pid, stat)
         io = _tried(lambda: parse.parse_io(row["io"].encode()))
         run = _tried(lambda: parse.parse_schedstat(row["schedstat"].encode()))
@@ -287,6 +301,10 @@ def _tried(read: Callable[[], Any]) -> Any:
         return None
 
 
+def _items(row: Row) -> Sequence[tuple[str, str]]:
+    return tuple((row.get("threads") or {}).items())
+
+
 def _number(value: object) -> Num:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else NOT_READ
 
@@ -295,14 +313,14 @@ def _whole(value: object) -> Int:
     return int(value) if isinstance(value, (int, float)) else NOT_READ
 
 
-def convert(source: Path, target: Path) -> int:
-    """Convert one file; the number of observations. Raises GpuwatchError."""
+def convert(source: Path, target: Path) -> tuple[int, int]:
+    """Convert one file: the number of observations, and of lines that say too little. Raises GpuwatchError."""
     lines = rows(source)
     converter = Converter(lines)
     with Writer(target, round(converter.start_s * 1e9), note=f"converted from {source.name}") as writer:
         for observation in converter.observations():
             writer.write(observation)
-    return writer.count
+    return writer.count, converter.left_out
 
 
 def main(argv: list[str]) -> int:
@@ -310,11 +328,13 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) != 2:
             raise UsageError("usage: convert_raw.py IN.jsonl.gz OUT.gwrec")
-        count = convert(Path(argv[0]), Path(argv[1]))
+        count, left_out = convert(Path(argv[0]), Path(argv[1]))
     except GpuwatchError as exc:
         print(f"convert_raw: {exc}", file=sys.stderr)
         return exc.exit_code
     print(f"{argv[1]}: {count} observations")
+    if left_out:
+        print(f"convert_raw: {argv[0]}: {left_out} lines left out: they lack a value of their kind", file=sys.stderr)
     return 0
 
 

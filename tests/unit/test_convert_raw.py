@@ -152,3 +152,21 @@ def test_bad_input_is_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_cut_line_is_left_out_and_told_and_takes_no_other_with_it(
+    tmp_path: Path, observations: tuple[Observation, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut: tuple[dict[str, object], ...] = (
+        {"t": 100.9, "k": "sys", "load": "1.0 1.0 1.0"},
+        {"t": 100.9, "k": "proc", "pid": 40},
+        {"t": 101.0, "k": "stack", "th": []},
+        {"t": 101.0, "k": "nvml", "util": [5]},
+        {"k": "nvml", "util": [5, 6]},
+        {"t": 101.0, "k": "a kind of next year"},
+    )
+    source = raw(tmp_path / "cut.jsonl.gz", *JOB, *cut)
+    out = tmp_path / "cut.gwrec"
+    assert convert_raw.main([str(source), str(out)]) == 0
+    assert "5 lines left out" in capsys.readouterr().err
+    assert load(out)[1:] == observations[1:], "the first tells the name of the file"
