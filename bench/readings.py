@@ -5,9 +5,12 @@ Owns: the choice, and the environment that makes it so. Refuses: measuring.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +29,22 @@ class Readings(NamedTuple):
     has_nvml: bool = True
 
     def environment(self) -> dict[str, str]:
-        """For the daemon's process; settings of this user or machine do not apply."""
+        """For the daemon's process; settings of this user or machine do not apply.
+
+        Bytecode goes to a folder of the benchmark: whoever forbids Python to keep it measures the compiler, in each
+        start and in each module that is loaded later.
+        """
         own = {name: value for name, value in os.environ.items() if not name.startswith("GPUWATCH_")}
-        return own | dict(self.variables)
+        own.pop("PYTHONDONTWRITEBYTECODE", None)
+        return {"PYTHONPYCACHEPREFIX": bytecode()} | own | dict(self.variables)
+
+
+@functools.cache
+def bytecode() -> str:
+    """A folder that lasts as long as this process."""
+    folder = tempfile.TemporaryDirectory(prefix="gpuwatch-bytecode-")
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 def choose(folder: Path, replay: Path | None) -> Readings:
