@@ -84,10 +84,14 @@ def steer(tmp_path: Path, line: str) -> None:
 
 
 def calls(tmp_path: Path) -> Counter[tuple[str, int | None]]:
-    """How often each (function, GPU) was called so far; the GPU is None for calls without a device."""
+    """How often each (function, GPU) was called so far; the GPU is None for calls without a device.
+
+    A line that is being written is not there yet.
+    """
     trace = tmp_path / "nvml.trace"
+    text = trace.read_text() if trace.exists() else ""
     found: Counter[tuple[str, int | None]] = Counter()
-    for line in trace.read_text().splitlines() if trace.exists() else ():
+    for line in text[: text.rfind("\n") + 1].splitlines():
         function, gpu, _ = line.split()
         found[function, None if gpu == "-" else int(gpu)] += 1
     return found
