@@ -153,9 +153,9 @@ def _first_frame(program: Program, env: dict[str, str], size: tuple[int, int]) -
 
 
 def _environment(readings: Readings, bytecode: Path) -> dict[str, str]:
-    """What SSH usually gives: 256 colours, since COLORTERM is not forwarded. Bytecode goes to a folder of the
-    benchmark: whoever forbids Python to keep it measures the compiler, three times the start."""
-    away = ("COLORTERM", "NO_COLOR", "TMUX", "PYTHONDONTWRITEBYTECODE", "DISPLAY", "TERM_PROGRAM")
+    """What SSH usually gives: 256 colours, since COLORTERM is not forwarded. Each program has a folder of its own for
+    bytecode: its first start is one without."""
+    away = ("COLORTERM", "NO_COLOR", "TMUX", "DISPLAY", "TERM_PROGRAM")
     env = {name: value for name, value in readings.environment().items() if name not in away}
     return env | {"TERM": "xterm-256color", "PYTHONPYCACHEPREFIX": str(bytecode)}
 

@@ -1,4 +1,4 @@
-"""One look at the native frames of a process: ``py-spy record --native`` for two seconds.
+"""One look at the native frames of a process: ``py-spy record --native`` for a second.
 
 Owns: which py-spy may do it, the command and its bounds, what its collapsed stacks mean. Refuses: when, and of whom.
 

@@ -64,8 +64,6 @@ class Diagnosing:
         self._inquiries = Inquiries(_with_ceilings(judge, ceilings), source.focus, wake)
         self._findings = Findings()
         self._looks = Looks()
-        self._known: tuple[StackSample, ...] = ()
-        """What earlier looks told of the subject of the running inquiry."""
         self._accounts: dict[Subject, tuple[wire.AccountPoint, ...]] = {}
         self._tick_ns: int | None = None
         self._log = logging.getLogger(LOGGER)
@@ -153,18 +151,24 @@ class Diagnosing:
         self._decider.started(subject, mono_ns)
         seconds = 0.0 if self._picture.recorded else seconds
         native = self.settings.native_stacks == "auto" and not self._decider.well_used(subject)
-        self._known = () if self._picture.recorded else self._looks.of(subject.pid, self._picture.infos, mono_ns)
-        ask = partial(_undecided, self._known) if native else None
+        ask = partial(_undecided, self._earlier_looks(subject)) if native else None
         self._tell(self._inquiries.begin(subject, seconds, self.settings.stacks, now_ns, mono_ns, ask))
 
     def _evidence(self, since_mono_ns: int) -> list[Observation]:
         picture = self._picture
         assert picture.inventory is not None, "a subject comes out of an inventory"
+        running = self._inquiries.running
+        assert running is not None, "only an inquiry asks for evidence"
         observed = self._ring.since(since_mono_ns)
+        first, *rest = evidence(picture.inventory, picture.infos, picture.lines.values(), observed)
+        known = self._earlier_looks(running)
         if not picture.recorded:
             self._looks.learn(observed, picture.infos)
-        first, *rest = evidence(picture.inventory, picture.infos, picture.lines.values(), observed)
-        return [first, *self._known, *rest]
+        return [first, *known, *rest]
+
+    def _earlier_looks(self, subject: Subject) -> tuple[StackSample, ...]:
+        """Nothing of a recording: it is judged whole each time."""
+        return self._looks.of(subject.pid, self._picture.infos, self._source.now_ns())
 
     def _exists(self, pid: int) -> bool:
         return not self._picture.recorded and Path(f"/proc/{pid}").exists()

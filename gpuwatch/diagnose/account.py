@@ -18,9 +18,9 @@ from msgspec import Struct
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.episodes import runs_forward_only
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity, driving_thread, only_copies
+from gpuwatch.diagnose.frames import Activity, only_copies
 from gpuwatch.diagnose.moments import Moment, pinned_ceiling
-from gpuwatch.diagnose.native_frames import line_of, native_activity, python_leaf
+from gpuwatch.diagnose.native_frames import driving_leaves, line_of, native_activity
 from gpuwatch.diagnose.steps import weights
 from gpuwatch.model import AccountShare, CodeLocation, Frame
 
@@ -241,11 +241,8 @@ def _native_split(evidence: Evidence) -> _Split:
     many plain stacks say how often the line runs.
     """
     counts: dict[tuple[str, int], Counter[Activity]] = defaultdict(Counter)
-    for stack in evidence.native_stacks:
-        thread = driving_thread(stack.pid, stack.threads)
-        leaf = python_leaf(thread.frames) if thread else None
-        if thread is not None and leaf is not None:
-            counts[line_of(leaf)][native_activity(thread.frames)] += 1
+    for thread, leaf in driving_leaves(evidence.native_stacks):
+        counts[line_of(leaf)][native_activity(thread.frames)] += 1
     return {key: {a: n / c.total() for a, n in c.items()} for key, c in counts.items()}
 
 

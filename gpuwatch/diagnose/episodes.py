@@ -43,13 +43,7 @@ def function_of_episodes(
     ``functions``: of the user's frames, per sample of the driving thread; ``phases``: its phase of a training step;
     ``open_``: whether nothing else has explained the sample yet.
     """
-    training = [phase in (Phase.BACKWARD, Phase.UPDATE) for phase in phases]
-    during_training = {f for of, trains in zip(functions, training, strict=True) if trains for f in of}
-    if not during_training:
-        return None
-    marks: dict[Function, list[bool]] = {}
-    for function in {f for of in functions for f in of} - during_training:
-        marks[function] = [function in of for of in functions]
+    marks = _beside_training(functions, phases)
     found = [(sum(seen), f) for f, seen in marks.items() if _is_episodic(seen, phases, open_)]
     return max(found)[1] if found else None
 
@@ -57,9 +51,15 @@ def function_of_episodes(
 def runs_forward_only(functions: Sequence[frozenset[Function]], phases: Sequence[Phase]) -> bool:
     """Whether a function of the user's runs the network and never trains it, besides one that trains: an evaluation,
     or a part of each step."""
+    return any(_own_forward(seen, phases) for seen in _beside_training(functions, phases).values())
+
+
+def _beside_training(functions: Sequence[frozenset[Function]], phases: Sequence[Phase]) -> dict[Function, list[bool]]:
+    """Functions that are never seen within backward or the optimizer, and whether each sample shows them; none where
+    nothing trains."""
     training = {f for of, p in zip(functions, phases, strict=True) if p in (Phase.BACKWARD, Phase.UPDATE) for f in of}
-    others = {f for of in functions for f in of} - training
-    return bool(training) and any(_own_forward([f in of for of in functions], phases) for f in others)
+    others = {f for of in functions for f in of} - training if training else set()
+    return {function: [function in of for of in functions] for function in others}
 
 
 def _own_forward(seen: Sequence[bool], phases: Sequence[Phase]) -> bool:

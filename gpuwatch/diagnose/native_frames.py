@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from gpuwatch.diagnose.frames import Activity
-from gpuwatch.model import Frame
+from gpuwatch.diagnose.frames import Activity, driving_thread
+from gpuwatch.model import Frame, StackSample, ThreadStack
 
 _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
     (Activity.SYNCHRONISING, re.compile(r"_local_scalar_dense")),
@@ -55,6 +55,15 @@ def _is_python(frame: Frame) -> bool:
 def python_leaf(frames: Sequence[Frame]) -> Frame | None:
     """Innermost Python frame of a stack with native frames."""
     return next((frame for frame in frames if _is_python(frame)), None)
+
+
+def driving_leaves(stacks: Iterable[StackSample]) -> Iterator[tuple[ThreadStack, Frame]]:
+    """Of each stack with native frames the thread that drives the GPU, and its innermost Python frame."""
+    for stack in stacks:
+        thread = driving_thread(stack.pid, stack.threads) if stack.native else None
+        leaf = python_leaf(thread.frames) if thread is not None else None
+        if thread is not None and leaf is not None:
+            yield thread, leaf
 
 
 def line_of(frame: Frame) -> tuple[str, int]:

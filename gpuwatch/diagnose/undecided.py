@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.frames import Activity, classify, driving_thread
-from gpuwatch.diagnose.native_frames import line_of, python_leaf
+from gpuwatch.diagnose.native_frames import driving_leaves, line_of
 from gpuwatch.model import StackSample
 
 
@@ -37,11 +37,5 @@ def undecided(stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], s
 
 def _divided(stacks: Sequence[StackSample]) -> set[tuple[str, int]]:
     """Lines that earlier looks have seen often enough to say what their C calls do."""
-    leaves = [
-        leaf
-        for s in stacks
-        if s.native
-        and (thread := driving_thread(s.pid, s.threads)) is not None
-        and (leaf := python_leaf(thread.frames)) is not None
-    ]
-    return {line for line, seen in Counter(map(line_of, leaves)).items() if seen >= t.SEEN_NATIVELY}
+    seen = Counter(line_of(leaf) for _, leaf in driving_leaves(stacks))
+    return {line for line, count in seen.items() if count >= t.SEEN_NATIVELY}

@@ -115,16 +115,13 @@ class Converter:
 
     def _one(self, kind: str, row: Row) -> Sequence[Observation]:
         """What a line of its own says; nothing of one that is cut or of an unknown kind."""
-        readers: dict[str, Callable[[Row], Sequence[Observation]]] = {
-            "nvml": lambda row: (self._device(row),),
-            "sys": lambda row: (self._host(row),),
-            "stack": lambda row: (self._stack(row),),
-            "wstack": lambda row: (self._stack(row),),
-            "native": lambda row: tuple(self._native(row)),
-        }
-        if kind not in readers:
+        single = {"nvml": self._device, "sys": self._host, "stack": self._stack, "wstack": self._stack}
+        if kind == "native":
+            found = _tried(lambda: tuple(self._native(row)))
+        elif kind in single:
+            found = _tried(lambda: (single[kind](row),))
+        else:
             return ()
-        found = _tried(lambda: readers[kind](row))
         self.left_out += found is None
         return found or ()
 
@@ -177,8 +174,8 @@ class Converter:
     def _tick(self, group: list[Row]) -> Sequence[ProcessTick]:
         samples, infos = [], []
         for row in group:
-            stat = _tried(lambda row=row: parse.parse_stat(row["stat"].encode()))  # type: ignore[misc]
-            if not isinstance(stat, parse.PidStat):
+            stat = _stat(row.get("stat"))
+            if stat is None:
                 self.left_out += 1
                 continue
             samples.append(self._process(row, stat))
@@ -210,8 +207,8 @@ class Converter:
         cpu_pct: Num = NOT_READ
         if before is not None and seconds > before[0]:
             cpu_pct = 100.0 * (ticks - before[1]) * TICK_NS / 1e9 / (seconds - before[0])
-        read = {int(tid): _tried(lambda text=text: parse.parse_stat(text.encode())) for tid, text in _items(row)}  # type: ignore[misc]
-        threads = {tid: found for tid, found in read.items() if isinstance(found, parse.PidStat)}
+        texts = row.get("threads") or {}
+        threads = {int(tid): found for tid, text in texts.items() if (found := _stat(text)) is not None}
         leader = threads.get(stat.pid, stat)
         io = _tried(lambda: parse.parse_io(row["io"].encode()))
         run = _tried(lambda: parse.parse_schedstat(row["schedstat"].encode()))
@@ -301,8 +298,9 @@ def _tried(read: Callable[[], Any]) -> Any:
         return None
 
 
-def _items(row: Row) -> Sequence[tuple[str, str]]:
-    return tuple((row.get("threads") or {}).items())
+def _stat(text: Any) -> parse.PidStat | None:
+    found = _tried(lambda: parse.parse_stat(text.encode()))
+    return found if isinstance(found, parse.PidStat) else None
 
 
 def _number(value: object) -> Num:
