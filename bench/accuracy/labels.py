@@ -178,11 +178,14 @@ def _document(path: Path) -> _Document:
         raise RecordingError(f"{path}: cannot be read as results of `make faults` ({exc})") from None
 
 
-def label(run: Run) -> Label:
-    """Whether the label counts, by the intervention: own repair ≥ 1.15×, look-alikes < 1.10×."""
+def label(run: Run, *, as_first_measured: bool = False) -> Label:
+    """Whether the label counts, by the intervention: own repair ≥ 1.15×, look-alikes < 1.10×.
+
+    ``as_first_measured``: also with a speed that was taken while ready batches lasted.
+    """
     if not run.file:
         return Label(Standing.APART, run.error or "not recorded")
-    if (share := _ready_batches(run)) is not None:
+    if not as_first_measured and (share := _ready_batches(run)) is not None:
         why = f"its speed was measured while ready batches lasted: watched it ran at {share:.2f} of that"
         return Label(Standing.APART, why)
     own = [g for t in run.twins if t.role == "own" and (g := run.gain(t)) is not None]

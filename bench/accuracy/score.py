@@ -139,6 +139,11 @@ def at_first_sight(scored: Scored) -> Scored | None:
     )
 
 
+def as_first_measured(scored: Scored) -> Scored:
+    """The same with the label that its first measurement gave it, where that was set apart later."""
+    return msgspec.structs.replace(scored, label=label(scored.run, as_first_measured=True))
+
+
 def advice(run: Run, cause: str, workers: int) -> tuple[float | None, float | None]:
     """(speed after following the first advice, speed after the best single repair), where they were measured."""
     if run.fault is None:

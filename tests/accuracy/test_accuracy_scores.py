@@ -157,6 +157,7 @@ def test_a_speed_taken_while_ready_batches_lasted_supports_no_label() -> None:
     doubtful = msgspec.structs.replace(run, fault=Speed(1560.0, 780.0))
     assert label(doubtful).standing is Standing.APART
     assert "0.50 of that" in label(doubtful).reason
+    assert label(doubtful, as_first_measured=True).standing is Standing.QUIET, "what it was taken for is still told"
     # A run that waited, a job without a queue, and one that was as fast as watched are what they were.
     assert label(msgspec.structs.replace(doubtful, past_queue=True)).standing is Standing.QUIET
     assert (
