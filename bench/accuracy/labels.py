@@ -51,6 +51,9 @@ class Twin(Struct, frozen=True):
     change: dict[str, Any]
     rate: float | None = None
     error: str = ""
+    of: float | None = None
+    """Speed of the ailing job beside which it was measured, where that is not the run's own: another day's GPU and
+    calibration differ by 6 %."""
 
 
 class Speed(Struct, frozen=True):
@@ -99,9 +102,16 @@ class Run(Struct, frozen=True):
         """Speed-up of a repair; None when either speed is missing, infinity when the job stood still."""
         if self.fault is None or twin.rate is None:
             return None
-        if self.fault.rate <= 0:
+        ailing = self.fault.rate if twin.of is None else twin.of
+        if ailing <= 0:
             return float("inf") if twin.rate > 0 else None
-        return twin.rate / self.fault.rate
+        return twin.rate / ailing
+
+    def speed(self, twin: Twin) -> float | None:
+        """Samples per second of the repaired job as they would have been beside this run's ailing one."""
+        if self.fault is None or twin.rate is None or not twin.of or self.fault.rate <= 0:
+            return twin.rate
+        return twin.rate * self.fault.rate / twin.of
 
 
 class _Document(Struct):
@@ -129,8 +139,8 @@ class Label(Struct, frozen=True):
 
 
 def read(folders: Iterable[Path]) -> list[Run]:
-    """The runs of these folders; of several runs of one draw the last with a recording, with the speeds of the last
-    that measured them. Raises GpuwatchError."""
+    """The runs of these folders; of several runs of one draw the last with a recording, with each repair as the
+    last run that tried it measured it. Raises GpuwatchError."""
     found: dict[tuple[str, str, str, int], Run] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -147,12 +157,19 @@ def read(folders: Iterable[Path]) -> list[Run]:
 
 
 def _measured_again(recorded: Run, later: Run) -> Run:
-    """A recorded run with the speeds of a later one without a recording; what that did not try stays."""
+    """A recorded run with the repairs that a later one without a recording measured, each beside its own ailing job.
+
+    What that did not try stays, and so does the run's own speed: unless it is none to compare with.
+    """
     assert later.fault is not None
+    doubtful = _ready_batches(recorded) is not None
     tried = {(twin.role, twin.name) for twin in later.twins}
-    others = tuple(twin for twin in recorded.twins if (twin.role, twin.name) not in tried)
-    speed = Speed(later.fault.rate, recorded.fault.watched if recorded.fault else None)
-    return msgspec.structs.replace(recorded, fault=speed, twins=later.twins + others, past_queue=later.past_queue)
+    kept = () if doubtful else tuple(twin for twin in recorded.twins if (twin.role, twin.name) not in tried)
+    twins = tuple(msgspec.structs.replace(twin, of=later.fault.rate) for twin in later.twins)
+    if recorded.fault is None or doubtful:
+        speed = Speed(later.fault.rate, recorded.fault.watched if recorded.fault else None)
+        recorded = msgspec.structs.replace(recorded, fault=speed, past_queue=later.past_queue)
+    return msgspec.structs.replace(recorded, twins=twins + kept)
 
 
 def stamp(folder: Path, sights: Mapping[str, FirstSight]) -> int:

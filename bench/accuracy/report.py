@@ -24,19 +24,26 @@ a decoy: nothing may be named. Severity is 1 - 1/gain: mild below 0.25, severe f
 is measured unwatched, as that of the repaired one; in the runs of seed 100 it was measured while it was recorded, so
 their gains are too high by what watching costs.
 
-Three labels are set apart that counted when their recordings were first scored: seeds 101 and 102 first took the
-speed of a job fed by workers while batches lay ready from before, which is not its own pace. Two of them, with a gain
-of 0.81 and 1.01 by that measure, had counted as jobs without a fault, and their verdicts as false alarms. Where that
-changes a score at first sight, the one with them stands below it. The runner now waits until these batches are used up.
+Seeds 101 and 102 first took the speed of a job fed by workers while batches lay ready from before, which is not its
+own pace: three labels fell to that. Two had counted as jobs without a fault, with a gain of 0.81 and 1.01 by that
+measure, and their verdicts as false alarms. Two of the three jobs were measured again and count; the third is set
+apart. Where that changes a score at first sight, the one with the old speeds stands below it. Repairs of something
+else were tried for a part of seed 102, on another day, beside the ailing job of that day. One of these speeds is of
+four steps, one of a job that had run a sixth faster the day before, and one of a second phase of a process that had
+compiled for the first: three labels are set apart by them until they are measured again. The runner now throws ready
+batches away, measures ten steps and three periods at least, and gives a job that compiles a new process.
 
 The jobs are in `probes/faults`; `make faults ARGS="--seed 100"` runs them on one NVIDIA GPU as root (for the CPU quota
 and the stacks), ten minutes a batch.
 
 Advice efficiency is the speed after following the first advice over the speed after the best single repair that was
 measured. Where several findings are given, only the first counts. Slowdown is the loss of speed of a job while its
-stacks are taken for the whole recording, over its speed just before: each is seconds long, so only the median over many
-jobs means something. The bound on the gain is what the first finding says that its remedy can gain at most, held
-against what the label's own repair gained, where the verdict was right; a gain of more than a tenth above breaks it."""
+stacks are taken for the whole recording, over its speed just before: each is seconds long, so only the median over
+many jobs means something; paired turns, at rest and in a burst, are in [what it costs](cost.md#the-watched-job). The
+bound on the gain is what the first finding says that its remedy can gain at most, held against what the label's own
+repair gained, where the verdict was right; a gain of more than a tenth above breaks it."""
+FITTED_ON = 100
+"""The last seed whose recordings the first rules were fitted on. What comes later is the unseen half."""
 FIRST_SIGHT = """What was said of each recording by the rules as they were before anybody had looked at it, written
 down then (`--first-sight`) and never changed: the estimate for jobs that the rules do not know. Parameters and depths
 are drawn anew for each seed."""
@@ -72,13 +79,18 @@ def page(scored: Sequence[Scored], unrecorded: Sequence[Run]) -> str:
 
 
 def _first_sight(scored: Sequence[Scored]) -> Iterator[str]:
-    """One table per revision of the rules, newest last, and every wrong answer."""
+    """The unseen draws together, then one table per revision of the rules, newest last, and every wrong answer."""
     sights = [first for s in scored if (first := at_first_sight(s)) is not None]
     revisions = dict.fromkeys(s.run.first.rules for s in sights if s.run.first)
-    for number, revision in enumerate(revisions):
-        group = [s for s in sights if s.run.first and s.run.first.rules == revision]
+    groups = {f"Rules of {r}": [s for s in sights if s.run.first and s.run.first.rules == r] for r in revisions}
+    unseen = [s for s in sights if s.run.seed > FITTED_ON]
+    seeds = sorted({s.run.seed for s in unseen})
+    if len(seeds) > 1:
+        name = f"The unseen draws together: seeds {', '.join(map(str, seeds))}, each by the rules of its day"
+        groups = {name: unseen, **groups}
+    for number, (title, group) in enumerate(groups.items()):
         yield from ("", "") if number else ()
-        yield f"### Rules of {revision}"
+        yield f"### {title}"
         yield ""
         found = summary(group)
         yield from _goals(found)

@@ -148,7 +148,7 @@ def advice(run: Run, cause: str, workers: int) -> tuple[float | None, float | No
     """(speed after following the first advice, speed after the best single repair), where they were measured."""
     if run.fault is None:
         return None, None
-    twins = [(t.change, t.rate) for t in run.twins if t.rate is not None and "+" not in t.name]
+    twins = [(t.change, rate) for t in run.twins if (rate := run.speed(t)) is not None and "+" not in t.name]
     if not twins:
         return None, None
     change = remedy(cause, workers, run.cpus)

@@ -12,7 +12,7 @@ from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import advise_workers, finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.loader import WAITS, hot_row, queue_row
-from gpuwatch.model import Confidence, Finding
+from gpuwatch.model import Confidence, EvidenceRow, Finding
 
 
 def state_share(case: Case, state: str) -> float:
@@ -97,9 +97,25 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
 
 def reads_small_files(case: Case) -> bool:
     """The workers read often and little at a time."""
-    calls = sum(w.reads_per_s or 0.0 for w in case.evidence.workers)
-    through = sum(w.rchar_bytes_per_s or 0.0 for w in case.evidence.workers)
+    calls, through = _reads(case)
     return calls >= t.SMALL_READS_PER_S and through <= calls * t.SMALL_READ_BYTES
+
+
+def small_reads(case: Case) -> tuple[EvidenceRow | None, ...]:
+    """How often the workers read and how little at a time; nothing where they do not read small files."""
+    if not reads_small_files(case):
+        return ()
+    (calls, through), window_s = _reads(case), case.evidence.window_s
+    return (
+        row("reads by the workers", calls, "/s", "/proc/PID/io", window_s),
+        row("bytes a read", through / calls / 1024, "KiB", "/proc/PID/io", window_s),
+    )
+
+
+def _reads(case: Case) -> tuple[float, float]:
+    """Reads, and bytes read, per second by all workers; from the page cache too."""
+    workers = case.evidence.workers
+    return sum(w.reads_per_s or 0.0 for w in workers), sum(w.rchar_bytes_per_s or 0.0 for w in workers)
 
 
 def thrashes(case: Case) -> bool:

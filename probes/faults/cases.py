@@ -128,7 +128,8 @@ class Case:
     also: tuple[str, ...] = ()
     """Ids that cannot be told from the label from outside, and whose advice serves as well."""
     fresh: bool = False
-    """The repaired job must be a new process: this one cannot change its plan any more."""
+    """The repaired job must be a new process: this one cannot change its plan any more, or has warmed something up for
+    the next. (A second phase that compiled the same shapes ran 2.24 times as fast as the first, with no repair.)"""
     measured: bool = True
     """False: there is no throughput to repair; the label is true by construction."""
     calibrated: Mapping[str, float] = field(default_factory=dict)
@@ -199,7 +200,7 @@ def _host() -> tuple[Case, ...]:
              _levels("collect_every", 25, 10, 3), ("frozen_heap",), ("save_rarely", "pinned", "bf16")),
         Case("new_shapes", "cause", ("recompilation",), {**GPT, "compiled": True, "shapes": 200},
              _levels("shape_steps", 120, 50, 15), ("one_shape",), ("pinned", "fused_optimizer", "keep_cache"),
-             calibrated={"depth": 0.3}),
+             calibrated={"depth": 0.3}, fresh=True),
         Case("emptied_cache", "cause", ("allocator_thrash",), CONV, _levels("release_every", 4, 1, 1),
              ("keep_cache",), ("fused_optimizer", "pinned", "bf16"), calibrated={"depth": 0.5}),
         Case("often_saved", "cause", ("checkpoint_stall",), CONV, _levels("save_every", 60, 25, 8),

@@ -34,9 +34,8 @@ STEP_MS = 40.0
 FIRST_STEP_S, WARM_S = 10.0, 0.7
 QUEUE_S = 5.0
 """At most, for the batches that were made while nobody asked: three jobs of seed 102 ran at 1.2 to 4.5 times their own
-pace for the first 24 steps, and so would have been measured."""
-PERIODIC = 2.0
-"""Of what comes now and then the speed is measured so many times as long."""
+pace for the first 24 steps, and so would have been measured. Training on them takes as long as 96 steps with a deep
+queue, so they are thrown away."""
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 
 
@@ -121,18 +120,11 @@ class Runner:
         return self._steady_rate(stage, stage.plan)
 
     def _steady_rate(self, stage: Stage, plan: Plan) -> float:
-        """Samples per second once ``plan``'s queue of batches is used up; for as long as the ailing job is measured."""
-        stage.until_steps(queued(plan), QUEUE_S)
-        stage.rate(WARM_S)
-        # As long as the ailing job, also where the repair has ended what came now and then.
-        return stage.rate(self._long_enough(stage.plan))
-
-    def _long_enough(self, plan: Plan) -> float:
-        """Seconds to measure a speed for: what comes every few steps must come several times, or chance decides how
-        often it fell into the measure."""
-        now_and_then = (plan.epoch_steps, plan.save_every, plan.review_every, plan.log_every, plan.collect_every,
-                        plan.shapes > 1)  # fmt: skip
-        return float(self.options.fix_s) * (PERIODIC if any(now_and_then) else 1.0)
+        """Samples per second once ``plan``'s queue of batches is used up."""
+        if queued(plan):
+            stage.discard(queued(plan), QUEUE_S)
+        stage.pause(WARM_S)
+        return stage.rate(float(self.options.fix_s), period(plan))
 
     def _repairs(self, case: table.Case, result: Values) -> list[tuple[str, str, Values]]:
         """(role, name, change) of the twins: own repairs, together when there are several, look-alikes, the advice."""
@@ -180,8 +172,17 @@ class Runner:
 
 
 def queued(plan: Plan) -> int:
-    """Steps that a job does before its pace is that of its loader: what the workers may have ready, and two."""
-    return plan.workers * plan.prefetch + 2 if plan.source == "loader" and plan.workers else 0
+    """Batches that the workers of a job may have ready, and two: its pace is theirs once these are used up."""
+    # A loader that hangs makes none, and would never say that it discarded them.
+    loaded = plan.source == "loader" and plan.workers and not plan.guard
+    return plan.workers * plan.prefetch + 2 if loaded else 0
+
+
+def period(plan: Plan) -> int:
+    """Steps from one event of what comes now and then to the next; 0 when each step is like the one before."""
+    shapes = plan.shape_steps if plan.shapes > 1 else 0
+    return max(plan.epoch_steps, plan.save_every, plan.review_every, plan.log_every, plan.collect_every, shapes,
+               plan.release_every)  # fmt: skip
 
 
 def _last_line(text: str) -> str:

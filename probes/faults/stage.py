@@ -17,6 +17,13 @@ from .plan import Plan, Values, encode, plan_of
 
 READY_S = 60.0
 """For a CUDA context, a network and a heap of objects, on a crowded machine."""
+LEAST_STEPS, LEAST_PERIODS = 10, 3
+"""A speed is measured over so many: two seconds at two steps a second told a gain of 1.17 where there was none."""
+LONGEST = 4.0
+"""Times as long as asked for, at most, until there are so many."""
+
+Mark = tuple[float, int, int]
+"""When (monotonic seconds), and how many samples and steps had been trained by then."""
 
 
 class Stage:
@@ -26,7 +33,7 @@ class Stage:
         self._forker, self._sizes, self.plan, self._present = forker, sizes, plan, plan
         self.job: Peer = forker.job()
         self.error = ""
-        self._marks: list[tuple[float, int]] = []
+        self._marks: list[Mark] = []
         self._steps = 0
         self._around: list[Any] = []
         self._quota: Quota | None = None
@@ -59,25 +66,44 @@ class Stage:
                 return
             self._take(min(left, 0.25))
 
-    def rate(self, seconds: float) -> float:
-        """Samples per second over the next so many seconds; up to three times as many when steps are that long."""
+    def discard(self, batches: int, timeout_s: float) -> None:
+        """Have the job take so many batches without training on them, or as many as come in the time."""
+        self.job.say(discard=batches, for_s=timeout_s)
+        deadline = time.monotonic() + timeout_s + READY_S
+        while not self.error and not self.job.ended and time.monotonic() < deadline:
+            message = self.job.hear(0.25)
+            if message is not None and "discarded" in message:
+                return
+            self._note(message)
+
+    def pause(self, seconds: float) -> None:
+        """Let the job go on for so long."""
+        deadline = time.monotonic() + seconds
+        while not self.error and not self.job.ended and (left := deadline - time.monotonic()) > 0:
+            self._take(min(left, 0.1))
+
+    def rate(self, seconds: float, period: int = 0) -> float:
+        """Samples per second over the next so many seconds, or until there are ``LEAST_STEPS`` steps and, of what comes
+        every ``period`` steps, ``LEAST_PERIODS``. Chance does not decide how often that fell into the measure."""
         begin = time.monotonic()
+        wanted = max(LEAST_STEPS, LEAST_PERIODS * period)
         while not self.error and not self.job.ended:
             passed = time.monotonic() - begin
-            several = len([mark for mark in self._marks if mark[0] >= begin]) > 2
-            if passed >= seconds and (several or passed >= 3 * seconds):
+            inside = [mark for mark in self._marks if mark[0] >= begin]
+            enough = len(inside) > 1 and inside[-1][2] - inside[0][2] >= wanted
+            if passed >= seconds and (enough or passed >= LONGEST * seconds):
                 break
             self._take(0.1)
-        return self.rate_between(begin, time.monotonic())
+        return self.rate_between(begin, time.monotonic(), period)
 
-    def rate_between(self, begin: float, end: float) -> float:
-        """Samples per second between two instants; 0.0 when no step ended in between."""
+    def rate_between(self, begin: float, end: float, period: int = 0) -> float:
+        """Samples per second between two instants; 0.0 when no step ended in between. Over whole periods, if any."""
         while self._take(0.0):
             pass
-        inside = [mark for mark in self._marks if begin <= mark[0] <= end]
+        inside = whole_periods([mark for mark in self._marks if begin <= mark[0] <= end], period)
         if len(inside) < 2:
             return 0.0
-        (t0, n0), (t1, n1) = inside[0], inside[-1]
+        (t0, n0, _), (t1, n1, _) = inside[0], inside[-1]
         return round((n1 - n0) / (t1 - t0), 2) if t1 > t0 else 0.0
 
     def end(self) -> None:
@@ -128,8 +154,23 @@ class Stage:
         if "error" in message:
             self.error = message["error"]
         elif "samples" in message:
-            self._marks.append((message["t"], message["samples"]))
+            self._marks.append((message["t"], message["samples"], message["steps"]))
             self._steps = message["steps"]
+
+
+def whole_periods(marks: list[Mark], period: int) -> list[Mark]:
+    """The marks of as many whole periods as there are, from the middle of one to the middle of another: what is due at
+    the end of each is in it as often as it should be. All marks when there is not one whole period."""
+    if period <= 0:
+        return marks
+    first = next((mark for mark in marks if period <= 4 * (mark[2] % period) <= 3 * period), None)
+    if first is None:
+        return marks
+    periods = (marks[-1][2] - first[2]) // period
+    if periods < 1:
+        return marks
+    last = min(marks, key=lambda mark: abs(mark[2] - first[2] - periods * period))
+    return [mark for mark in marks if first <= mark <= last]
 
 
 def _end_all(around: list[Any]) -> None:

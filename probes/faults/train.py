@@ -147,8 +147,10 @@ class Loop:
         try:
             while True:
                 message = channel.hear(wait=False)
-                if message is not None:
+                if message is not None and "discard" not in message:
                     return message
+                if message is not None:
+                    channel.say(discarded=self.discard(message["discard"], message["for_s"]))
                 self.turn()
                 if self.steps == 1:
                     for helper in helpers:
@@ -159,6 +161,14 @@ class Loop:
                     channel.say(t=now, samples=self.samples, steps=self.steps)
         finally:
             self.batches.close()
+
+    def discard(self, count: int, for_s: float) -> int:
+        """Take so many batches and train on none, or as many as come in the time. Returns how many."""
+        taken, deadline = 0, time.monotonic() + for_s
+        while taken < count and time.monotonic() < deadline:
+            next(self.batches)
+            taken += 1
+        return taken
 
     def turn(self) -> None:
         """One step and what is due after it."""

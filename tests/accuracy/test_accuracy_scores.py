@@ -166,27 +166,45 @@ def test_a_speed_taken_while_ready_batches_lasted_supports_no_label() -> None:
     assert label(msgspec.structs.replace(run, fault=Speed(790.0, 780.0))).standing is Standing.CAUSE
 
 
-def test_speeds_that_were_measured_again_replace_those_of_the_recorded_run(tmp_path: Path) -> None:
+def measured_twice(tmp_path: Path, first_rate: float) -> Run:
+    """A job fed by workers, recorded at 147 samples a second, whose repairs another run measured on a slower day."""
+
+    def repaired(role: str, name: str, rate: float) -> dict[str, Any]:
+        return {"role": role, "name": name, "change": {}, "rate": rate}
+
+    own, advice = repaired("own", "one_thread", 1500.0), repaired("advice", "advice", 1470.0)
     recorded: dict[str, Any] = {
         "file": "x.gwrec",
-        "fault": {"rate": 656.0, "watched": 147.0},
-        "twins": [
-            {"role": "own", "name": "one_thread", "change": {}, "rate": 1500.0},
-            {"role": "advice", "name": "advice", "change": {}, "rate": 1501.0},
-        ],
+        "plan": {"source": "loader", "workers": 8},
+        "fault": {"rate": first_rate, "watched": 147.0},
+        "twins": [own, advice],
     }
     again: dict[str, Any] = {
-        "fault": {"rate": 150.0},
-        "twins": [{"role": "own", "name": "one_thread", "change": {}, "rate": 1530.0}],
+        "past_queue": True,
+        "fault": {"rate": 120.0},
+        "twins": [repaired("own", "one_thread", 1200.0), repaired("look_alike", "pinned", 126.0)],
     }
     for number, entry in enumerate((recorded, again, {"error": "not run"})):
         document = {"begun": number, "runs": [{"case": "x", "kind": "cause", "level": "mild", **entry}]}
         (tmp_path / f"results-{number}.json").write_text(json.dumps(document), encoding="utf-8")
     (run,) = read([tmp_path])
     assert run.file == "x.gwrec"
-    assert run.fault is not None
-    assert (run.fault.rate, run.fault.watched) == (150.0, 147.0)
-    assert [(twin.name, run.gain(twin)) for twin in run.twins] == [("one_thread", 10.2), ("advice", 1501.0 / 150.0)]
+    return run
+
+
+def test_a_repair_that_was_measured_on_another_day_is_held_against_the_ailing_job_of_that_day(tmp_path: Path) -> None:
+    run = measured_twice(tmp_path, 147.0)
+    assert run.fault == Speed(147.0, 147.0)
+    assert {twin.name: run.gain(twin) for twin in run.twins} == {"one_thread": 10.0, "pinned": 1.05, "advice": 10.0}
+    assert {twin.name: run.speed(twin) for twin in run.twins} == pytest.approx(
+        {"one_thread": 1470.0, "pinned": 154.35, "advice": 1470.0}
+    )
+
+
+def test_a_speed_of_ready_batches_is_replaced_and_what_was_held_against_it_goes(tmp_path: Path) -> None:
+    run = measured_twice(tmp_path, 656.0)
+    assert (run.fault, run.past_queue) == (Speed(120.0, 147.0), True)
+    assert {twin.name: run.gain(twin) for twin in run.twins} == {"one_thread": 10.0, "pinned": 1.05}
 
 
 @pytest.mark.parametrize(("name", "body"), [("results-0.json", "{"), ("labels.json", '{"runs": 3}')])

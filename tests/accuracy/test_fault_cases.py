@@ -12,6 +12,7 @@ import pytest
 from bench.accuracy.labels import FAMILY_OF
 from probes.faults import cases, run
 from probes.faults.plan import NAMES, Plan, effective, encode, plan_of
+from probes.faults.stage import Mark, whole_periods
 
 FOLDER = Path(cases.__file__).parent
 TABLE = cases.table()
@@ -176,3 +177,44 @@ def test_an_unknown_case_is_one_line_with_those_there_are(capsys: pytest.Capture
 
 def test_the_plan_of_a_healthy_job_is_what_a_plan_is_without_words() -> None:
     assert cases.plan_for(TABLE["conv_resident"], "medium", 0, {"conv": 4}) == Plan(net="conv", depth=4)
+
+
+def marks(stalls: dict[int, float], steps: int, step_s: float = 0.05, told_every_s: float = 0.25) -> list[Mark]:
+    """What a job with 10 samples a step says of itself, with pauses behind some steps."""
+    found, now, told = [], 0.0, -1.0
+    for step in range(1, steps + 1):
+        now += step_s + stalls.get(step, 0.0)
+        if now - told >= told_every_s:
+            told = now
+            found.append((now, 10 * step, step))
+    return found
+
+
+@pytest.mark.parametrize("first", [1, 7, 13, 23, 33, 39])
+@pytest.mark.parametrize("steps", [95, 110, 129])
+def test_what_comes_now_and_then_is_in_a_speed_as_often_as_it_should_be(first: int, steps: int) -> None:
+    # Two seconds each forty steps: half of the time, wherever the measure began and ended.
+    said = marks(dict.fromkeys(range(40, steps, 40), 2.0), steps)
+    (t0, n0, _), *_, (t1, n1, _) = whole_periods([mark for mark in said if mark[2] >= first], 40)
+    assert (n1 - n0) / (t1 - t0) == pytest.approx(100.0, rel=0.13)
+
+
+def test_less_than_a_period_and_no_period_are_measured_as_they_are() -> None:
+    said = marks({}, 30)
+    assert whole_periods(said, 0) == whole_periods(said, 800) == said
+    assert whole_periods([], 40) == []
+
+
+def test_the_queue_of_a_loader_is_what_its_workers_may_have_ready() -> None:
+    loader = plan_of({"source": "loader", "workers": 12, "prefetch": 8})
+    assert run.queued(loader) == 98
+    assert run.queued(plan_of({"source": "loader", "workers": 0})) == run.queued(plan_of({"source": "pool"})) == 0
+    assert run.queued(plan_of({"source": "loader", "workers": 4, "guard": True})) == 0, "a hung loader makes none"
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [({}, 0), ({"save_every": 60}, 60), ({"shapes": 200, "shape_steps": 110}, 110), ({"shape_steps": 50}, 0)],
+)
+def test_the_period_of_a_job_is_that_of_its_rarest_event(change: dict[str, int], steps: int) -> None:
+    assert run.period(plan_of(change)) == steps

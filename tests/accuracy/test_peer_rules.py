@@ -125,6 +125,28 @@ def test_what_was_said_at_first_sight_stays_whatever_the_rules_learn_from_it(
     assert "a medium #100: loader_too_few_workers, said" not in present
 
 
+def test_the_unseen_draws_are_told_together_as_well_and_the_one_that_rules_were_fitted_on_is_not_among_them(
+    trio: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(trio), "--first-sight", "abc1234"]) == 0
+    results = trio / "results-0.json"
+    document = json.loads(results.read_text(encoding="utf-8"))
+    for run, seed, rules in zip(document["runs"], (100, 101, 102), ("abc1234", "abc1234", "def5678"), strict=True):
+        run["seed"], run["first"]["rules"] = seed, rules
+    results.write_text(json.dumps(document), encoding="utf-8")
+    capsys.readouterr()
+    assert main([str(trio)]) == 0
+    first = capsys.readouterr().out.split("## With the present rules")[0]
+    titles = [line for line in first.splitlines() if line.startswith("### ")]
+    assert titles == [
+        "### The unseen draws together: seeds 101, 102, each by the rules of its day",
+        "### Rules of abc1234",
+        "### Rules of def5678",
+    ]
+    counts = [line.partition(" jobs: ")[0] for line in first.splitlines() if " jobs: " in line]
+    assert [int(count) for count in counts] == [2, 2, 1]
+
+
 def test_advice_is_worth_what_its_repair_was_measured_to_gain(trio: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = scores(trio, capsys)
     runs = found["runs"]

@@ -292,6 +292,27 @@ def test_workers_that_read_many_small_files_are_told_to_pack_them_although_half_
     assert d.verdict.cause == "loader_small_files"
 
 
+@pytest.mark.parametrize(("reads_per_s", "told"), [(3000, ("loader_small_files",)), (20, ())])
+def test_workers_that_are_too_few_and_read_small_files_are_told_that_packing_them_may_do_as_well(
+    reads_per_s: int, told: tuple[str, ...]
+) -> None:
+    workers = [
+        [
+            msgspec.structs.replace(s, rchar=s.rchar // 8 if isinstance(s.rchar, int) else s.rchar)
+            for s in b.process(5001 + number, 0.9, reads_per_s=reads_per_s)
+        ]
+        for number in range(2)
+    ]
+    d = judged(b.gpu([0, 0, 60]), b.ticks(b.process(PID, 0.2, state="S"), workers), b.host(),
+               b.stacks([(b.WAITING, False)]))  # fmt: skip
+    assert d.verdict.cause == "loader_too_few_workers"
+    assert d.verdict.alternatives == told
+    assert d.verdict.confidence is (Confidence.MEDIUM if told else Confidence.HIGH)
+    assert ("packed file" in d.verdict.experiment) == bool(told)
+    seen = {row.name: (round(row.value), row.unit) for row in d.verdict.evidence if isinstance(row.value, float)}
+    assert seen.get("bytes a read") == ((8, "KiB") if told else None)
+
+
 @pytest.mark.parametrize(("fp32", "cause"), [(60.0, "tensor_cores_unused"), (8.0, "healthy")])
 def test_mostly_fp32_is_told_although_a_few_blocks_use_tensor_cores(fp32: float, cause: str) -> None:
     gpu: list[Observation] = [
