@@ -8,10 +8,9 @@ Owns: the order, the time limit, what is left out. Refuses: tables (``bench/prob
     python bench/probes_table.py probes.json more.json docs/probes.md
 
 Each step is a process of its own: a probe (through ``gpuwatch probe run`` where gpuwatch can be imported, which adds
-what the GPU did meanwhile), ``triton.testing.do_bench`` on the same work right behind it, a part of the training steps,
-``gpuwatch probe selftest`` and ``compare`` of this Python with itself. What hangs or crashes costs its own figures, and
-the file is written after every step. Needs a Python with torch; triton, and gpuwatch's msgspec, click and nvidia-ml-py,
-for the steps that use them.
+what the GPU did meanwhile), a part of the training steps, ``gpuwatch probe selftest`` and ``compare`` of this Python
+with itself. What hangs or crashes costs its own figures, and the file is written after every step. Needs a Python
+with torch, and gpuwatch's msgspec, click and nvidia-ml-py for the steps that use them.
 """
 
 from __future__ import annotations
@@ -29,9 +28,6 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBES = ROOT / "probes"
-REFERENCE = ROOT / "bench" / "probes_reference.py"
-BESIDE = ("matmul", "memory", "copies", "launch")
-"""Probes whose reference is measured at once after them."""
 PAIRS = 3
 WAIT_S = 15
 """For the GPU to be seen idle after our own last step: NVML's utilization is an average over up to a second."""
@@ -87,7 +83,7 @@ def main() -> int:
     """Run and write; 0 when every probe that ran is ok or unavailable."""
     options = arguments()
     ends = time.monotonic() + options.limit_s
-    answer: dict[str, Any] = {"schema": "gpuwatch.probe/1", "results": [], "reference": [], "left_out": []}
+    answer: dict[str, Any] = {"schema": "gpuwatch.probe/1", "results": [], "left_out": []}
     answer["done"] = []
     run = Run(options.device, options.tiny, has_gpuwatch() and not options.direct, ends)
     known = [key for path in options.have for key in json.loads(path.read_text(encoding="utf-8"))["done"]]
@@ -148,12 +144,10 @@ class Run:
         self._device, self._tiny, self._gpuwatch, self._ends = device, tiny, gpuwatch, ends
 
     def probe(self, step: Step, answer: dict[str, Any]) -> str:
-        """One probe and its reference into ``answer``; one word about it."""
+        """One probe into ``answer``; one word about it."""
         result = self._result(step)
         answer["results"].append(result)
         answer["done"].append(step.key)
-        if step.probe in BESIDE and (self._tiny or self._device != "cpu"):
-            answer["reference"] += self._reference(step.probe)
         return f"{result['status']} {result['message']}".strip()
 
     def judged(self, step: Step, answer: dict[str, Any], repeat: int) -> str:
@@ -194,15 +188,6 @@ class Run:
             return found
         empty = {"probe": step.probe, "status": "failed", "device": self._device, "values": [], "settings": {}}
         return {**empty, "duration_s": time.monotonic() - began, "message": why or "no result"}
-
-    def _reference(self, name: str) -> list[dict[str, Any]]:
-        """What do_bench says to the same work; nothing where there is no triton."""
-        command = [sys.executable, str(REFERENCE), name, self._device, *(["--tiny"] if self._tiny else [])]
-        found, why = self._json(command)
-        if found is None:
-            print(f"{name}: no reference: {why}", file=sys.stderr)
-            return []
-        return list(found["rows"])
 
     def _command(self, verb: str) -> list[str]:
         return [sys.executable, "-m", "gpuwatch", "probe", verb]

@@ -31,10 +31,6 @@ class Row(NamedTuple):
     p80: float
 
 
-Beside = dict[tuple[str, str], list[tuple[float, float]]]
-"""(probe, figure) to our and do_bench's figure of each run."""
-
-
 def main(arguments: list[str]) -> int:
     """Print, or rewrite the page when one is named last."""
     if not arguments:
@@ -58,12 +54,11 @@ def main(arguments: list[str]) -> int:
 def document(parts: list[dict[str, Any]]) -> str:
     """Where it was measured, the figures, the speed-ups, the noise, and what could not be measured."""
     results = [result for part in parts for result in part["results"]]
-    reference = beside(parts)
     good = [result for result in results if result["status"] == "ok"]
     lines = [origin(good), ""]
     rows = collected(good + again(parts, good))
     if any(row.probe != "train" for row in rows):
-        lines += figures(rows, reference, good[0]["device_name"])
+        lines += figures(rows, good[0]["device_name"])
     lines += speedups(rows)
     lines += meanwhile(good)
     for part in parts:
@@ -127,20 +122,19 @@ def collected(good: list[dict[str, Any]]) -> list[Row]:
     ]
 
 
-def figures(rows: list[Row], reference: Beside, device_name: str) -> list[str]:
-    """The table of figures with the published one and do_bench's beside them."""
+def figures(rows: list[Row], device_name: str) -> list[str]:
+    """The table of figures with the published one beside them."""
     names = {(row.probe, row.name) for row in rows}
-    lines = ["| probe | figure | median | 20 % to 80 % | unit | processes | do_bench | published |"]
-    lines += ["| --- | --- | --: | --- | --- | --- | --- | --- |"]
+    lines = ["| probe | figure | median | 20 % to 80 % | unit | processes | published |"]
+    lines += ["| --- | --- | --: | --- | --- | --- | --- |"]
     for row in rows:
         # The time beside a rate, and the training steps, which have a table of their own.
         if (row.name.endswith("_ms") and (row.probe, row.name[:-3]) in names) or row.probe == "train":
             continue
         median = statistics.median(row.medians)
         spread = f"{number(row.p20)} to {number(row.p80)}"
-        theirs = compared(row, reference)
         published = expectation(row, device_name, median)
-        cells = (row.probe, f"`{row.name}`", number(median), spread, row.unit, processes(row), theirs, published)
+        cells = (row.probe, f"`{row.name}`", number(median), spread, row.unit, processes(row), published)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -151,32 +145,6 @@ def processes(row: Row) -> str:
         return str(len(row.medians))
     middle = statistics.median(row.medians)
     return f"{len(row.medians)}, ±{50.0 * (max(row.medians) - min(row.medians)) / middle:.1f} %" if middle else ""
-
-
-def compared(row: Row, reference: Beside) -> str:
-    """do_bench's figure and the difference in per cent of ours from the same run, of each run; or ""."""
-    return ", ".join(
-        f"{number(theirs)} ({100.0 * (ours / theirs - 1.0):+.1f} %)"
-        for ours, theirs in reference.get((row.probe, row.name), [])
-    )
-
-
-def beside(parts: list[dict[str, Any]]) -> Beside:
-    """What do_bench found, by probe and figure, each with our figure of the same run: runs differ from each other."""
-    found: Beside = {}
-    for part in parts:
-        ours = {
-            (result["probe"], value["name"]): value["median"]
-            for result in part["results"]
-            if result["status"] == "ok"
-            for value in result["values"]
-        }
-        for row in part["reference"]:
-            key = row["probe"], row["value"]
-            # do_bench takes the middle after a warm-up: a burst is another quantity.
-            if key in ours and not row["value"].endswith("_burst"):
-                found.setdefault(key, []).append((ours[key], row["figure"]))
-    return found
 
 
 def expectation(row: Row, device_name: str, median: float) -> str:

@@ -1,4 +1,4 @@
-"""The ways between do_bench's and the probe's: what is queued must be queued, and what is single waited for."""
+"""A figure by the length of the queue: there must be as many pairs in it as the row says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from bench import launch_methods
-from bench.launch_methods import Way, samples
+from bench.launch_methods import samples
 
 
 class Torch:
@@ -42,22 +42,22 @@ class Torch:
         )
 
 
-SAMPLE = ["hold 9", "event", "work", "event"]
+SAMPLE = [f"hold {launch_methods.HOLD_CYCLES}", "event", "work", "event"]
 
 
 @pytest.mark.parametrize(
-    ("way", "log"),
+    ("depth", "log"),
     [
-        (Way(queued=True, events_made=False, hold_cycles=9), [*SAMPLE, *SAMPLE, "drain"]),
-        (Way(queued=False, events_made=False, hold_cycles=9), [*SAMPLE, "wait", *SAMPLE, "wait", "drain"]),
-        (Way(queued=True, events_made=True, hold_cycles=9), [*["event"] * 4, "drain", *SAMPLE, *SAMPLE, "drain"]),
+        (1, [*SAMPLE, "wait", *SAMPLE, "wait", *SAMPLE, "wait", "drain"]),
+        (2, [*SAMPLE, *SAMPLE, "wait", *SAMPLE, "wait", "drain"]),
+        (100, [*SAMPLE, *SAMPLE, *SAMPLE, "drain"]),
     ],
 )
-def test_a_way_is_what_its_row_says(way: Way, log: list[str]) -> None:
+def test_there_are_as_many_pairs_in_the_queue_as_the_row_says(depth: int, log: list[str]) -> None:
     torch = Torch()
-    found = samples(torch, lambda: torch.log.append("work"), way, 2)
+    found = samples(torch, lambda: torch.log.append("work"), depth, 3)
     assert torch.log == log
-    assert found == pytest.approx([4.0, 4.0]), "from event to event, the work between them"
+    assert found == pytest.approx([4.0] * 3), "from event to event, the work between them"
 
 
 def test_without_a_gpu_it_is_one_line_and_no_table(

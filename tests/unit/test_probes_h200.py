@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench import probes_h200, probes_reference
+from bench import probes_h200
 from probes import catalogue, train
 
 
@@ -43,7 +43,6 @@ class Bench:
         folder.mkdir()
         self.program = folder / "__main__.py"
         monkeypatch.setattr(probes_h200, "PROBES", folder)
-        monkeypatch.setattr(probes_h200, "BESIDE", ())
         monkeypatch.setattr(probes_h200, "has_gpuwatch", lambda: False)
 
     def run(self, *options: str) -> dict[str, Any]:
@@ -96,42 +95,3 @@ def test_what_does_not_fit_into_the_time_is_named_and_can_be_run_later(bench: Be
     second = bench.run("--limit-s", "500", "--have", str(had))
     assert sorted(first["done"] + second["done"]) == sorted(s.key for s in probes_h200.PLAN if s.kind == "probe")
     assert [one["why"] for one in second["left_out"]] == ["this Python cannot import gpuwatch"] * 2
-
-
-@pytest.mark.parametrize("name", ["matmul", "memory", "copies", "launch"])
-def test_the_reference_can_be_called_for_every_probe_that_has_one(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["probes_reference.py", name, "cpu", "--tiny"])
-    assert probes_reference.main() == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert rows
-    assert all(row["probe"] == name and row["figure"] > 0 for row in rows)
-
-
-def test_do_bench_is_asked_for_one_kernel_without_its_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flushed cache is another quantity: 4.35 instead of 3.14 µs on an H200."""
-    done: list[object] = []
-
-    class Active:
-        def clear_cache(self, cache: object) -> None:
-            done.append("flushed")
-
-    class Cuda:
-        @staticmethod
-        def _sleep(cycles: int) -> None:
-            done.append(cycles)
-
-    class Torch:
-        cuda = Cuda
-
-    class Module:
-        class driver:  # noqa: N801 - the name that triton has
-            active = Active()
-
-    monkeypatch.setitem(sys.modules, "triton", Module)
-    monkeypatch.setitem(sys.modules, "triton.runtime", Module)
-    with probes_reference.held_instead_of_flushed(Torch):
-        Module.driver.active.clear_cache(None)
-    Module.driver.active.clear_cache(None)
-    assert done == [probes_reference.HOLD_CYCLES, "flushed"]
