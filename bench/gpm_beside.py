@@ -5,6 +5,10 @@
 Owns: reading the counters through gpuwatch's own reader while ``bench/jobs/loads.py`` repeats the probes' work, and the
 ceilings that turn a share into TFLOP/s or GB/s. Refuses: judging; the ratio is printed, the reader judges.
 
+Two things stand between a counter and the work. NVML's clock is one of several that a GPU at its power limit runs at in
+a second, so the clock that the job's spin has counted is taken where there is one. And the link carries packets: what
+the PCIe counters say is made payload by the packet size that the device is set to, where the kernel shows it (root).
+
 Counters come about 110 ms late (measured on an H200), so only windows that lie at least ``LAG_NS`` inside the steady
 part are taken; the work's own rate is that of the same stretch of time.
 """
@@ -35,6 +39,12 @@ READY_S = 60.0
 FLOP_PER_CYCLE = {("9.0", "bf16"): 4096.0, ("9.0", "fp32"): 256.0, ("8.0", "bf16"): 2048.0, ("8.0", "fp32"): 128.0}
 """Of one SM, dense: compute capability and type. H100 and A100 whitepapers; 132 SMs at 1.83 GHz give the 989 TFLOP/s of
 the data sheet."""
+
+
+PACKET_BYTES = {"h2d": 20, "d2h": 24}
+"""Beside the payload of a packet, from PCIe generation 3 on: framing with the sequence number 4, checksum 4, and the
+header: 12 of a completion (what a device gets that reads host memory), 16 of a write with a 64-bit address."""
+SYSFS = Path("/sys/bus/pci/devices")
 
 
 class Compared(NamedTuple):
@@ -89,6 +99,27 @@ def ceiling(facts: Mapping[str, Any], kind: str, sm_mhz: float, mem_mhz: float) 
     return None if per_cycle is None else per_cycle * facts["sm_count"] * sm_mhz * 1e6
 
 
+def payload_bytes(config: bytes) -> int | None:
+    """The largest payload of a packet, from a device's configuration space (PCI Express capability, Device Control);
+    None where the bytes end before: who is not root is shown 64 of them."""
+    at = config[0x34] if len(config) > 0x34 else 0
+    for _ in range(48):
+        if not at or at + 10 > len(config):
+            return None
+        if config[at] == 0x10:
+            return 128 << (int.from_bytes(config[at + 8 : at + 10], "little") >> 5 & 7)
+        at = config[at + 1]
+    return None
+
+
+def payload_of(place: str) -> int | None:
+    """The same of the device at "0000:01:00.0"."""
+    try:
+        return payload_bytes((SYSFS / place / "config").read_bytes())
+    except OSError:
+        return None
+
+
 def compared(load: Mapping[str, Any], facts: Mapping[str, Any], samples: Sequence[DeviceSample]) -> dict[str, Any]:
     """One load's own figure and what the counters make of it. Raises RuntimeError when there are too few windows."""
     name = load["load"]
@@ -107,17 +138,23 @@ def compared(load: Mapping[str, Any], facts: Mapping[str, Any], samples: Sequenc
     begin_ns, end_ns = inside[0].mono_ns - inside[0].gpm_window_ns, inside[-1].mono_ns
     own = rate(marks, begin_ns, end_ns) * load["per_call"] / GIGA[what.unit]
     mean, sm, mem = statistics.fmean(values), mean_of(inside, "sm_clock_mhz"), mean_of(inside, "mem_clock_mhz")
-    by_sheet, by_clock = said(what, mean, str(facts.get("name", "")), ceiling(facts, what.kind, sm, mem))
+    spun = float(load.get("spun_mhz") or 0.0)
+    by_sheet, by_clock = said(what, mean, str(facts.get("name", "")), ceiling(facts, what.kind, spun or sm, mem))
+    payload = facts.get("payload_bytes")
+    if by_clock is not None and name in PACKET_BYTES and payload:
+        by_clock *= payload / (payload + PACKET_BYTES[name])
     return {
         "load": name, "counter": what.counter, "unit": what.unit, "own": own, "counter_mean": mean,
         "counter_least": min(values), "counter_most": max(values), "windows": len(values), "sm_mhz": sm, "mem_mhz": mem,
+        "spun_mhz": spun or None, "spun_range_mhz": [load.get("spun_least"), load.get("spun_most")],
         "power_w": mean_of(inside, "power_w"), "by_data_sheet": by_sheet, "by_clock": by_clock,
         "own_over_data_sheet": _ratio(own, by_sheet), "own_over_clock": _ratio(own, by_clock),
     }  # fmt: skip
 
 
 def said(what: Compared, mean: float, name: str, at_clock: float | None) -> tuple[float | None, float | None]:
-    """The counter in the load's unit: by the published ceiling, and by that of the clocks it ran at."""
+    """The counter in the load's unit: by the published ceiling, and by that of the clocks it ran at. One that counts
+    bytes needs no ceiling."""
     if not what.kind:
         return mean / 1e9, mean / 1e9
     published = peak(name, what.kind)
@@ -163,6 +200,7 @@ def measure(answer: dict[str, Any], options: argparse.Namespace, log: Path) -> N
         raise RuntimeError(hint)
     with Job("loads.py", flags, log) as job:
         facts = job.until("device", min(READY_S, options.limit_s))["device"]
+        facts["payload_bytes"] = payload_of(str(facts.get("pci", "")))
         answer["device"] = facts
         device = device_of(nvml.devices(), facts.get("uuid", ""))
         answer["same_gpu"] = device.uuid == facts.get("uuid")

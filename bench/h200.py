@@ -149,7 +149,8 @@ def gpm_line(row: dict[str, Any]) -> str:
             (row["own_over_data_sheet"], ".3f", 8),
         )
     )
-    at = f"{row['counter']} at {row['sm_mhz']:.0f} MHz, {row['windows']} windows, {row['unit']}"
+    spun = f", a spin counts {row['spun_mhz']:.0f}" if row["spun_mhz"] else ""
+    at = f"{row['counter']} at {row['sm_mhz']:.0f} MHz{spun}, {row['windows']} windows, {row['unit']}"
     return f"{row['load']:<13}{figures}  {agrees:<12}{at}"
 
 

@@ -5,13 +5,15 @@
 
 The work, its sizes and what counts as a FLOP or a byte are those of ``probes/``. One JSON line on stdout when the
 device is open (``"device"``), and one for each load: marks of CLOCK_MONOTONIC in nanoseconds and the calls that the
-device had finished by then. Two groups of calls are always queued, so the device never waits for Python.
+device had finished by then. Two groups of calls are always queued, so the device never waits for Python. On a GPU a
+spin of known cycles beside them tells at which clock the SMs really run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +29,8 @@ GROUP_S = 0.03
 PAUSE_S = 0.4
 """Between two loads, for the counters to go down."""
 MIB = 1024**2
+SPIN_CYCLES = 10_000_000
+"""5 to 8 ms: a spin that has to wait for room on an SM, for a product's 1.6 ms at most, stands out of the median."""
 
 
 class Load(NamedTuple):
@@ -79,12 +83,43 @@ LOADS: dict[str, Callable[[device.Target], Load]] = {
 }
 
 
+class Spin:
+    """One thread that counts cycles in a stream of its own: the SM clock over milliseconds, whatever NVML says."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._stream = torch, torch.cuda.Stream()
+        self._pending: tuple[Any, Any] | None = None
+        self.found_mhz: list[float] = []
+
+    def turn(self) -> None:
+        """Read the spin of the turn before, which has ended by now, and start another."""
+        self.read()
+        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with self._torch.cuda.stream(self._stream):
+            self._torch.cuda._sleep(1000)  # takes the launch, and the wait for room, upon itself
+            start.record()
+            self._torch.cuda._sleep(SPIN_CYCLES)
+            end.record()
+        self._pending = start, end
+
+    def read(self) -> None:
+        """Wait for the last one."""
+        if self._pending is None:
+            return
+        start, end = self._pending
+        end.synchronize()
+        self.found_mhz.append(SPIN_CYCLES / (start.elapsed_time(end) * 1000.0))
+        self._pending = None
+
+
 class Queue:
     """Calls in groups, the next one queued before the last is waited for."""
 
     def __init__(self, target: device.Target, work: Callable[[], object]) -> None:
         self.target, self.work = target, work
         self.group = 1
+        spins = target.is_cuda and hasattr(target.torch.cuda, "_sleep")
+        self.spin = Spin(target.torch) if spins else None
 
     def calibrate(self) -> None:
         """Warm up, and find how many calls take ``GROUP_S``."""
@@ -121,6 +156,8 @@ class Queue:
             self.wait(pending.pop(0))
             done += self.group
             found.append((time.monotonic_ns(), done))
+            if self.spin is not None:
+                self.spin.turn()
         for event in pending:
             self.wait(event)
         return found
@@ -135,6 +172,9 @@ def facts(target: device.Target) -> dict[str, Any]:
         found["capability"] = f"{properties.major}.{properties.minor}"
         if hasattr(properties, "memory_bus_width"):
             found["memory_bus_bits"] = properties.memory_bus_width
+        if hasattr(properties, "pci_bus_id"):
+            place = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+            found["pci"] = place
     return found
 
 
@@ -165,7 +205,13 @@ def repeated(target: device.Target, name: str, seconds: float) -> dict[str, Any]
     load = LOADS[name](target)
     queue = Queue(target, load.work)
     queue.calibrate()
-    return {"per_call": load.per_call, "unit": load.unit, "marks": queue.marks(seconds)}
+    found: dict[str, Any] = {"per_call": load.per_call, "unit": load.unit, "marks": queue.marks(seconds)}
+    if queue.spin is not None:
+        queue.spin.read()
+    spun = queue.spin.found_mhz if queue.spin is not None else []
+    if spun:
+        found["spun_mhz"], found["spun_least"], found["spun_most"] = statistics.median(spun), min(spun), max(spun)
+    return found
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
-from bench.gpm_beside import LAG_NS, ceiling, compared, within
+from bench.gpm_beside import LAG_NS, ceiling, compared, payload_bytes, within
 from bench.h200 import lines
 from bench.paired import Mark, found, measure, rate
 from gpuwatch.collect.nvml_fields import blank_sample
@@ -84,8 +85,6 @@ def test_too_little_time_is_said_instead_of_an_interval_of_two_pairs() -> None:
 
 
 def window(end_ns: int, gap_ns: int = S // 10, tensor: float | Absent = 50.0) -> DeviceSample:
-    import msgspec
-
     sample = blank_sample(0, end_ns, Absent(Reason.NOT_READ))
     return msgspec.structs.replace(
         sample, gpm_window_ns=gap_ns, tensor_active_pct=tensor, sm_clock_mhz=1830, mem_clock_mhz=3201, power_w=700.0
@@ -122,6 +121,52 @@ def test_a_counter_that_tells_the_truth_has_the_ratio_one() -> None:
     assert row["own"] == pytest.approx(494.7)
     assert row["own_over_clock"] == pytest.approx(1.0, abs=0.001)
     assert row["own_over_data_sheet"] == pytest.approx(1.0, abs=0.001)
+
+
+def test_the_clock_that_a_spin_has_counted_is_believed_before_the_one_that_nvml_tells() -> None:
+    # At its power limit a GPU changes its clock many times a second: 1647 MHz on average, 1830 when asked.
+    row = compared({**load_line(), "spun_mhz": 1647.0}, FACTS, [window(S * n // 10) for n in range(31)])
+    assert row["own_over_clock"] == pytest.approx(1830 / 1647, abs=0.001)
+    assert (row["sm_mhz"], row["spun_mhz"]) == (1830, 1647.0)
+
+
+def test_what_the_link_counts_is_packets_and_the_work_counts_payload() -> None:
+    line = {"load": "h2d", "per_call": 5e9, "unit": "B", "marks": [(S * n // 10, n) for n in range(31)]}
+    on_the_link = [
+        msgspec.structs.replace(window(S * n // 10), pcie_rx_bytes_per_s=50e9 * 276 / 256) for n in range(31)
+    ]
+    assert compared(line, {**FACTS, "payload_bytes": 256}, on_the_link)["own_over_clock"] == pytest.approx(1.0)
+    assert compared(line, FACTS, on_the_link)["own_over_clock"] == pytest.approx(256 / 276)
+
+
+def config_space(*capabilities: tuple[int, int, int]) -> bytes:
+    """256 bytes with a list of (place, id, Device Control)."""
+    raw = bytearray(256)
+    raw[0x34] = capabilities[0][0]
+    for number, (at, kind, control) in enumerate(capabilities):
+        raw[at : at + 2] = bytes((kind, capabilities[number + 1][0] if number + 1 < len(capabilities) else 0))
+        raw[at + 8 : at + 10] = control.to_bytes(2, "little")
+    return bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("config", "payload"),
+    [
+        (config_space((0x60, 0x01, 0), (0x78, 0x10, 0x2936)), 256),
+        (config_space((0x40, 0x10, 0x5810)), 128),
+        (config_space((0x60, 0x05, 0)), None),
+        (config_space((0x60, 0x01, 0), (0x78, 0x10, 0x2936))[:64], None),
+        (b"", None),
+    ],
+)
+def test_the_size_of_a_packet_is_what_the_device_is_set_to(config: bytes, payload: int | None) -> None:
+    assert payload_bytes(config) == payload
+
+
+def test_a_list_of_capabilities_that_goes_in_a_circle_ends() -> None:
+    raw = bytearray(config_space((0x60, 0x05, 0)))
+    raw[0x61] = 0x60
+    assert payload_bytes(bytes(raw)) is None
 
 
 def test_a_card_without_the_counter_says_why_instead_of_a_ratio() -> None:
