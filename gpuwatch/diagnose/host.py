@@ -38,6 +38,7 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
     # A line that calls C without leaving the GPU idle for a whole window may as well launch or wait for the GPU.
     unread = account.lost_in(Activity.USER_LINE) > lost / 2 and text_at(case, place) == ""
     vague = unread and account.idle_windows < 0.3
+    nothing = case.busy < t.NO_ACTIVITY_BUSY
     if _is_python(case, account):
         return _python(case, account, lost, place)
     return finding(
@@ -55,10 +56,13 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
         if unread or account.forward_only
         else Confidence.HIGH,
         alternatives=(
+            *(("model_on_cpu",) if nothing else ()),
             *(("logging_or_eval_stall",) if account.forward_only else ()),
             *(("host_sync", "launch_bound") if vague else ("python_bound",)),
         ),
-        experiment=f"Take the line{place_text(place)} out for a hundred steps and compare the step time.",
+        experiment="Print next(model.parameters()).device and a batch's: a GPU that does nothing may have got nothing."
+        if nothing
+        else f"Take the line{place_text(place)} out for a hundred steps and compare the step time.",
         evidence=rows(
             case.stack_row("training thread computes on the CPU", Activity.HOST_WORK, Activity.USER_LINE),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
@@ -153,7 +157,8 @@ def _holder(case: Case) -> tuple[str, CodeLocation | None]:
 
 def _launching(case: Case, account: Account) -> Finding | None:
     lost = account.lost_in(Activity.LAUNCHING)
-    if lost < t.NAMED_FROM:
+    # Who launches something, however slowly, has a GPU that does something: this one computes elsewhere, or sleeps.
+    if lost < t.NAMED_FROM or case.busy < t.NO_ACTIVITY_BUSY:
         return None
     e = case.evidence
     place = account.location(Activity.LAUNCHING)

@@ -292,6 +292,22 @@ def test_workers_that_read_many_small_files_are_told_to_pack_them_although_half_
     assert d.verdict.cause == "loader_small_files"
 
 
+def test_tensor_operations_beside_a_gpu_that_does_nothing_at_all_may_be_a_model_left_on_the_cpu() -> None:
+    """No module, no training loop that could be known: a script of tensor operations."""
+    script = (Frame("einsum", LIB + "torch/functional.py", 407), Frame("<module>", "/home/ann/fit.py", 31))
+    nothing, little = (job([busy], [(script, True)], cores=8.0) for busy in (0.0, 4.0))
+    assert (nothing.verdict.cause, little.verdict.cause) == ("host_preprocessing", "launch_bound")
+    assert "model_on_cpu" in nothing.verdict.alternatives
+    assert "model_on_cpu" not in little.verdict.alternatives, "this one does send work to the GPU"
+    assert "parameters()).device" in nothing.verdict.experiment
+
+
+def test_nobody_launches_kernels_on_a_gpu_that_does_nothing_at_all() -> None:
+    """Its own step's frames, but it sleeps: it may wait for a rank without a GPU."""
+    d = job([0], [(FORWARD, True), (BACKWARD, True)], cores=0.3)
+    assert "launch_bound" not in causes(d)
+
+
 @pytest.mark.parametrize(("reads_per_s", "told"), [(3000, ("loader_small_files",)), (20, ())])
 def test_workers_that_are_too_few_and_read_small_files_are_told_that_packing_them_may_do_as_well(
     reads_per_s: int, told: tuple[str, ...]
