@@ -194,11 +194,14 @@ def choose(options: argparse.Namespace, cpus: int) -> list[tuple[table.Case, str
     """(case, level, seed) of this batch: causes and controls in a random order, then decoys, then several at once."""
     known = table.table(cpus)
     names = options.cases.split(",") if options.cases else [n for n, c in known.items() if c.kind in options.kinds]
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise ValueError(f"--cases: no case {missing[0]!r}; there are: {', '.join(known)}")
+    asked = [(name, level) for name, _, level in (text.partition(":") for text in names)]
+    for name, level in asked:
+        if name not in known:
+            raise ValueError(f"--cases: no case {name!r}; there are: {', '.join(known)}")
+        if level and level not in table.LEVELS:
+            raise ValueError(f"--cases {name}:{level}: the levels are {', '.join(table.LEVELS)}")
     rank = {"cause": 0, "control": 0, "decoy": 1, "several": 2}
-    runs = [(known[name], level, options.seed) for name in names for level in options.levels]
+    runs = [(known[name], level, options.seed) for name, one in asked for level in ((one,) if one else options.levels)]
     random.Random(options.seed).shuffle(runs)  # noqa: S311
     runs.sort(key=lambda run: rank[run[0].kind])
     runs = runs[options.batch[0] - 1 :: options.batch[1]]
@@ -223,7 +226,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="faults", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--out", type=Path, default=Path("faults-out"), help="folder for results.json and the recordings")
-    add("--cases", default="", help="names, with commas (default: all of --kinds)")
+    add("--cases", default="", help="names, with commas, each with :LEVEL or at --levels (default: all of --kinds)")
     add("--kinds", type=_words(table.KINDS), default=table.KINDS, help="cause,control,decoy,several")
     add("--levels", type=_words(table.LEVELS), default=("medium",), help="mild,medium,severe (default: medium)")
     add("--seed", type=int, default=0, help="draw of parameters and order; 0 is the table itself")
@@ -231,7 +234,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--resume", type=Path, action="append", default=[], metavar="RESULTS", help="leave out what this file has run")
     add("--limit-s", type=float, default=570.0, help="begin no case that would end later than this (default 570)")
     add("--record-s", type=float, default=8.0, help="length of a recording (default 8)")
-    add("--fix-s", type=float, default=2.5, help="how long a job is measured, ailing or repaired (default 2.5)")
+    add("--fix-s", type=float, default=2.5, help="how long a job is measured at least, ailing or repaired (2.5)")
     add("--look-alikes", action="store_true", help="measure the repairs that must not help, too")
     add("--advice", action="store_true", help="measure what the diagnosis advises, where it is none of the repairs")
     add("--no-twins", action="store_true", help="record only")

@@ -134,6 +134,16 @@ def test_batches_share_the_cases_without_losing_or_repeating_one() -> None:
     assert kinds.index("decoy") > max(i for i, kind in enumerate(kinds) if kind in ("cause", "control"))
 
 
+def test_a_case_may_be_asked_for_at_one_level_and_another_at_those_of_the_batch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = run.parse(["--cases", "new_shapes:mild,unpinned", "--levels", "medium,severe"])
+    found = {(case.name, level) for case, level, _ in run.choose(options, 16)}
+    assert found == {("new_shapes", "mild"), ("unpinned", "medium"), ("unpinned", "severe")}
+    assert run.main(["--cases", "new_shapes:gentle"]) == run.EXIT_USAGE
+    assert "new_shapes:gentle: the levels are mild, medium, severe" in capsys.readouterr().err
+
+
 def test_a_batch_goes_on_where_an_earlier_one_ran_out_of_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,13 +157,6 @@ def test_a_batch_goes_on_where_an_earlier_one_ran_out_of_time(
     results.write_text("{", encoding="utf-8")
     assert run.main(["--resume", str(results)]) == run.EXIT_USAGE
     assert str(results) in capsys.readouterr().err
-
-
-def test_a_speed_is_measured_after_the_batches_that_were_ready_beforehand() -> None:
-    loader = plan_of({"source": "loader", "workers": 6, "prefetch": 3})
-    assert run.queued(loader) >= 18
-    assert run.queued(plan_of({"source": "loader", "workers": 0})) == 0
-    assert run.queued(plan_of({"source": "resident", "workers": 6})) == 0
 
 
 @pytest.mark.parametrize(
