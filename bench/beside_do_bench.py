@@ -9,7 +9,7 @@ a call that is not waited for is not its subject.
 
 Ours is the code of ``probes/``: its harness and, for launches, the probe's own functions. Of a kernel and of a graph
 do_bench is asked without its flush of the L2 cache: with it, the kernel's code and its element come from memory, which
-is another quantity (4.35 and 3.14 µs on an H200). The stream is held by a spin instead, so that the GPU is ahead of
+is another quantity (4.35 and 3.7 µs on an H200). The stream is held by a spin instead, so that the GPU is ahead of
 Python as it is during a flush. Needs torch, and triton on a GPU.
 """
 

@@ -9,6 +9,7 @@ differ by 15 % from each other, which is why the same run is compared with itsel
 from __future__ import annotations
 
 import bisect
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ class Paired(NamedTuple):
 
     pairs: list[Pair]
     change_pct: float
-    """Mean change of the rate in per cent: negative is slower."""
+    """Geometric mean of the changes of the rate in per cent: negative is slower."""
     low_pct: float
     high_pct: float
     """95 % interval: the wider of Student's t and a bootstrap."""
@@ -112,15 +113,19 @@ def found(turns: Sequence[tuple[bool, int, int]], marks: Sequence[Mark]) -> Pair
     pairs = []
     for (on, first), (_, second) in zip(rates[::2], rates[1::2], strict=True):
         pair = Pair(first, second, with_first=True) if on else Pair(second, first, with_first=False)
-        if pair.without <= 0.0:
-            raise RuntimeError("the job stood still in a turn without the treatment")
+        if pair.without <= 0.0 or pair.with_it <= 0.0:
+            raise RuntimeError(
+                f"the job stood still in a turn with{'out' if pair.without <= 0.0 else ''} the treatment"
+            )
         pairs.append(pair)
-    interval = paired_interval([pair.change for pair in pairs], seed=1)
+    # Of logarithms: a job with two speeds is as often +37 % as -27 %, whose mean is no change and not +5 %.
+    interval = paired_interval([math.log(pair.with_it / pair.without) for pair in pairs], seed=1)
+    change, low, high = (100 * math.expm1(value) for value in (interval.estimate, interval.low, interval.high))
     return Paired(
         pairs,
-        100 * interval.estimate,
-        100 * interval.low,
-        100 * interval.high,
+        change,
+        low,
+        high,
         statistics.median(pair.with_it for pair in pairs),
         statistics.median(pair.without for pair in pairs),
     )

@@ -52,8 +52,8 @@ class Twin(Struct, frozen=True):
     rate: float | None = None
     error: str = ""
     of: float | None = None
-    """Speed of the ailing job beside which it was measured, where that is not the run's own: another day's GPU and
-    calibration differ by 6 %."""
+    """Speed of the ailing job beside which it was measured, where that is not the run's own. Another day has another
+    calibration, and a job that stalls now and then another share of stalls: they differ by up to a third."""
 
 
 class Speed(Struct, frozen=True):
@@ -97,6 +97,8 @@ class Run(Struct, frozen=True):
     """Speeds were measured once the batches were used up that lay ready: older runs took them for the job's pace."""
     folder: str = ""
     first: FirstSight | None = None
+    before: tuple[Speed, tuple[Twin, ...]] | None = None
+    """Speed and repairs as they were first measured, where they were replaced."""
 
     def gain(self, twin: Twin) -> float | None:
         """Speed-up of a repair; None when either speed is missing, infinity when the job stood still."""
@@ -159,16 +161,21 @@ def read(folders: Iterable[Path]) -> list[Run]:
 def _measured_again(recorded: Run, later: Run) -> Run:
     """A recorded run with the repairs that a later one without a recording measured, each beside its own ailing job.
 
-    What that did not try stays, and so does the run's own speed: unless it is none to compare with.
+    What that did not measure stays, and so does the run's own speed, unless it is none to compare with. A later speed
+    is none either if the job stood still, or ran far ahead of what it was recorded at.
     """
     assert later.fault is not None
+    rate, old = later.fault.rate, recorded.fault
+    if old is not None and (rate <= 0 or _ahead(recorded, rate) is not None):
+        return recorded
     doubtful = _ready_batches(recorded) is not None
-    tried = {(twin.role, twin.name) for twin in later.twins}
-    kept = () if doubtful else tuple(twin for twin in recorded.twins if (twin.role, twin.name) not in tried)
-    twins = tuple(msgspec.structs.replace(twin, of=later.fault.rate) for twin in later.twins)
-    if recorded.fault is None or doubtful:
-        speed = Speed(later.fault.rate, recorded.fault.watched if recorded.fault else None)
-        recorded = msgspec.structs.replace(recorded, fault=speed, past_queue=later.past_queue)
+    measured = [twin for twin in later.twins if twin.rate is not None]
+    known = {(twin.role, twin.name) for twin in measured}
+    kept = () if doubtful else tuple(twin for twin in recorded.twins if (twin.role, twin.name) not in known)
+    twins = tuple(msgspec.structs.replace(twin, of=rate) for twin in measured)
+    if old is None or doubtful:
+        before = recorded.before if old is None else (old, recorded.twins)
+        recorded = msgspec.structs.replace(recorded, fault=Speed(rate), past_queue=later.past_queue, before=before)
     return msgspec.structs.replace(recorded, twins=twins + kept)
 
 
@@ -202,6 +209,8 @@ def label(run: Run, *, as_first_measured: bool = False) -> Label:
     """
     if not run.file:
         return Label(Standing.APART, run.error or "not recorded")
+    if as_first_measured and run.before is not None:
+        run = msgspec.structs.replace(run, fault=run.before[0], twins=run.before[1], past_queue=False)
     if not as_first_measured and (share := _ready_batches(run)) is not None:
         why = f"its speed was measured while ready batches lasted: watched it ran at {share:.2f} of that"
         return Label(Standing.APART, why)
@@ -231,10 +240,16 @@ def label(run: Run, *, as_first_measured: bool = False) -> Label:
 
 def _ready_batches(run: Run) -> float | None:
     """Watched over unwatched speed of a job fed by workers, where the unwatched is none to compare with."""
+    return None if run.past_queue or run.fault is None else _ahead(run, run.fault.rate)
+
+
+def _ahead(run: Run, rate: float) -> float | None:
+    """Speed of a job fed by workers while it was recorded over one at which it can have run on ready batches alone."""
     loaded = run.plan.get("source") == "loader" and run.plan.get("workers", 0) > 0
-    if run.past_queue or not loaded or run.fault is None or run.fault.watched is None or run.fault.rate <= 0:
+    recorded = run.before[0] if run.before else run.fault
+    if not loaded or recorded is None or recorded.watched is None or rate <= 0:
         return None
-    share = run.fault.watched / run.fault.rate
+    share = recorded.watched / rate
     return share if share < READY_BATCHES_BELOW else None
 
 

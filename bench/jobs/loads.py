@@ -29,8 +29,8 @@ GROUP_S = 0.03
 PAUSE_S = 0.4
 """Between two loads, for the counters to go down."""
 MIB = 1024**2
-SPIN_CYCLES = 10_000_000
-"""5 to 8 ms: a spin that has to wait for room on an SM, for a product's 1.6 ms at most, stands out of the median."""
+SPIN_CYCLES = 5_000_000
+"""2.5 to 4 ms, and one of twice as many."""
 
 
 class Load(NamedTuple):
@@ -84,32 +84,38 @@ LOADS: dict[str, Callable[[device.Target], Load]] = {
 
 
 class Spin:
-    """One thread that counts cycles in a stream of its own: the SM clock over milliseconds, whatever NVML says."""
+    """One thread that counts cycles in a stream of its own: the SM clock over milliseconds, whatever NVML says.
+
+    From the difference of a spin and one of twice as many cycles: each may have to wait for room on an SM first.
+    """
 
     def __init__(self, torch: Any) -> None:
-        self._torch, self._stream = torch, torch.cuda.Stream()
-        self._pending: tuple[Any, Any] | None = None
+        self._torch, self._stream = torch, torch.cuda.Stream(priority=-1)
+        self._pending: list[Any] = []
         self.found_mhz: list[float] = []
 
     def turn(self) -> None:
-        """Read the spin of the turn before, which has ended by now, and start another."""
+        """Read the spins of the turn before, which have ended by now, and start others."""
         self.read()
-        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        events = [self._torch.cuda.Event(enable_timing=True) for _ in range(3)]
         with self._torch.cuda.stream(self._stream):
-            self._torch.cuda._sleep(1000)  # takes the launch, and the wait for room, upon itself
-            start.record()
-            self._torch.cuda._sleep(SPIN_CYCLES)
-            end.record()
-        self._pending = start, end
+            self._torch.cuda._sleep(1000)  # takes the launch upon itself
+            events[0].record()
+            for number in (1, 2):
+                self._torch.cuda._sleep(number * SPIN_CYCLES)
+                events[number].record()
+        self._pending = events
 
     def read(self) -> None:
-        """Wait for the last one."""
-        if self._pending is None:
+        """Wait for the last ones."""
+        if not self._pending:
             return
-        start, end = self._pending
+        begin, middle, end = self._pending
         end.synchronize()
-        self.found_mhz.append(SPIN_CYCLES / (start.elapsed_time(end) * 1000.0))
-        self._pending = None
+        extra_ms = middle.elapsed_time(end) - begin.elapsed_time(middle)
+        if extra_ms > 0:
+            self.found_mhz.append(SPIN_CYCLES / (extra_ms * 1000.0))
+        self._pending = []
 
 
 class Queue:

@@ -26,7 +26,7 @@ from typing import Any
 from . import cases as table
 from .host import Forker, NotHereError
 from .plan import Plan, Values, effective, plan_of
-from .stage import Stage
+from .stage import LONGEST, Stage
 
 SCHEMA = "gpuwatch.faults/1"
 STEP_MS = 40.0
@@ -107,7 +107,7 @@ class Runner:
         end = time.monotonic()
         if done.returncode:
             raise NotHereError(f"no recording: {_last_line(done.stderr)}")
-        watched = stage.rate_between(end - seconds, end)
+        watched = stage.rate_between(end - seconds, end, period(stage.plan))
         if stage.job.ended or stage.error:
             raise NotHereError(stage.error or "the job ended while it was recorded")
         result["file"], result["bytes"], result["pid"] = file.name, file.stat().st_size, stage.job.pid
@@ -179,10 +179,15 @@ def queued(plan: Plan) -> int:
 
 
 def period(plan: Plan) -> int:
-    """Steps from one event of what comes now and then to the next; 0 when each step is like the one before."""
+    """Steps from one event of what comes now and then to the next; 0 when each step is like the one before.
+
+    Workers whose queue was emptied begin together and deliver one batch each at a time: a speed of one such burst, and
+    not of the wait for the next, was several times that of the job.
+    """
     shapes = plan.shape_steps if plan.shapes > 1 else 0
+    bursts = plan.workers if queued(plan) else 0
     return max(plan.epoch_steps, plan.save_every, plan.review_every, plan.log_every, plan.collect_every, shapes,
-               plan.release_every)  # fmt: skip
+               plan.release_every, bursts)  # fmt: skip
 
 
 def _last_line(text: str) -> str:
@@ -307,7 +312,9 @@ def _batch(options: argparse.Namespace, runs: list[tuple[table.Case, str, int]],
                 break
             result = runner.run(case, level, seed)
             # The usual case, not one that waited for a timeout, decides whether another fits.
-            longest = max(longest, min(25.0, time.monotonic() - now))
+            speeds = 1 + len(result["twins"])
+            usual = options.record_s + speeds * (LONGEST * options.fix_s + QUEUE_S)
+            longest = max(longest, min(usual, time.monotonic() - now))
             results.append(result)
             _store_results(options, runner, results)
             print(_line(result, time.monotonic() - begin), flush=True)

@@ -17,6 +17,8 @@ from .plan import Plan, Values, encode, plan_of
 
 READY_S = 60.0
 """For a CUDA context, a network and a heap of objects, on a crowded machine."""
+BATCH_S = 15.0
+"""A batch that takes longer is not waited for."""
 LEAST_STEPS, LEAST_PERIODS = 10, 3
 """A speed is measured over so many: two seconds at two steps a second told a gain of 1.17 where there was none."""
 LONGEST = 4.0
@@ -69,7 +71,7 @@ class Stage:
     def discard(self, batches: int, timeout_s: float) -> None:
         """Have the job take so many batches without training on them, or as many as come in the time."""
         self.job.say(discard=batches, for_s=timeout_s)
-        deadline = time.monotonic() + timeout_s + READY_S
+        deadline = time.monotonic() + timeout_s + BATCH_S
         while not self.error and not self.job.ended and time.monotonic() < deadline:
             message = self.job.hear(0.25)
             if message is not None and "discarded" in message:
@@ -83,10 +85,10 @@ class Stage:
             self._take(min(left, 0.1))
 
     def rate(self, seconds: float, period: int = 0) -> float:
-        """Samples per second over the next so many seconds, or until there are ``LEAST_STEPS`` steps and, of what comes
-        every ``period`` steps, ``LEAST_PERIODS``. Chance does not decide how often that fell into the measure."""
+        """Samples per second over the next so many seconds; up to ``LONGEST`` times as long, until there are
+        ``LEAST_STEPS`` steps and, of what comes every ``period`` steps, ``LEAST_PERIODS``. 0.0 with no two marks."""
         begin = time.monotonic()
-        wanted = max(LEAST_STEPS, LEAST_PERIODS * period)
+        wanted = max(LEAST_STEPS, (LEAST_PERIODS + 1) * period)  # whole ones are cut out of it
         while not self.error and not self.job.ended:
             passed = time.monotonic() - begin
             inside = [mark for mark in self._marks if mark[0] >= begin]
@@ -97,7 +99,7 @@ class Stage:
         return self.rate_between(begin, time.monotonic(), period)
 
     def rate_between(self, begin: float, end: float, period: int = 0) -> float:
-        """Samples per second between two instants; 0.0 when no step ended in between. Over whole periods, if any."""
+        """Samples per second between two instants, over whole periods if there are any; 0.0 with one mark or none."""
         while self._take(0.0):
             pass
         inside = whole_periods([mark for mark in self._marks if begin <= mark[0] <= end], period)
@@ -159,18 +161,16 @@ class Stage:
 
 
 def whole_periods(marks: list[Mark], period: int) -> list[Mark]:
-    """The marks of as many whole periods as there are, from the middle of one to the middle of another: what is due at
-    the end of each is in it as often as it should be. All marks when there is not one whole period."""
-    if period <= 0:
-        return marks
-    first = next((mark for mark in marks if period <= 4 * (mark[2] % period) <= 3 * period), None)
-    if first is None:
-        return marks
-    periods = (marks[-1][2] - first[2]) // period
-    if periods < 1:
-        return marks
-    last = min(marks, key=lambda mark: abs(mark[2] - first[2] - periods * period))
-    return [mark for mark in marks if first <= mark <= last]
+    """The marks between those two whose distance is nearest to a number of whole periods, the farther apart the better:
+    what is due once in each is in it as often as it should be. All marks when there is not one whole period."""
+    best: tuple[float, int, int, int] | None = None
+    for begin, first in enumerate(marks if period > 0 else ()):
+        for end in range(begin + 1, len(marks)):
+            steps = marks[end][2] - first[2]
+            periods = round(steps / period)
+            if periods:
+                best = min(best or (2.0, 0, 0, 0), (abs(steps - periods * period) / steps, -steps, begin, end))
+    return marks if best is None else marks[best[2] : best[3] + 1]
 
 
 def _end_all(around: list[Any]) -> None:

@@ -166,12 +166,12 @@ def test_a_speed_taken_while_ready_batches_lasted_supports_no_label() -> None:
     assert label(msgspec.structs.replace(run, fault=Speed(790.0, 780.0))).standing is Standing.CAUSE
 
 
-def measured_twice(tmp_path: Path, first_rate: float) -> Run:
+def repaired(role: str, name: str, rate: float | None) -> dict[str, Any]:
+    return {"role": role, "name": name, "change": {}, "rate": rate}
+
+
+def measured_twice(tmp_path: Path, first_rate: float, *later: dict[str, Any]) -> Run:
     """A job fed by workers, recorded at 147 samples a second, whose repairs another run measured on a slower day."""
-
-    def repaired(role: str, name: str, rate: float) -> dict[str, Any]:
-        return {"role": role, "name": name, "change": {}, "rate": rate}
-
     own, advice = repaired("own", "one_thread", 1500.0), repaired("advice", "advice", 1470.0)
     recorded: dict[str, Any] = {
         "file": "x.gwrec",
@@ -184,7 +184,7 @@ def measured_twice(tmp_path: Path, first_rate: float) -> Run:
         "fault": {"rate": 120.0},
         "twins": [repaired("own", "one_thread", 1200.0), repaired("look_alike", "pinned", 126.0)],
     }
-    for number, entry in enumerate((recorded, again, {"error": "not run"})):
+    for number, entry in enumerate((recorded, again, *later, {"error": "not run"})):
         document = {"begun": number, "runs": [{"case": "x", "kind": "cause", "level": "mild", **entry}]}
         (tmp_path / f"results-{number}.json").write_text(json.dumps(document), encoding="utf-8")
     (run,) = read([tmp_path])
@@ -203,8 +203,28 @@ def test_a_repair_that_was_measured_on_another_day_is_held_against_the_ailing_jo
 
 def test_a_speed_of_ready_batches_is_replaced_and_what_was_held_against_it_goes(tmp_path: Path) -> None:
     run = measured_twice(tmp_path, 656.0)
-    assert (run.fault, run.past_queue) == (Speed(120.0, 147.0), True)
+    assert (run.fault, run.past_queue) == (Speed(120.0), True)
     assert {twin.name: run.gain(twin) for twin in run.twins} == {"one_thread": 10.0, "pinned": 1.05}
+    assert "gains 10.00x" in label(run).reason
+    assert "gains 2.29x" in label(run, as_first_measured=True).reason, "what it was taken for is still told"
+
+
+@pytest.mark.parametrize("first_rate", [147.0, 656.0])
+@pytest.mark.parametrize(
+    "later",
+    [
+        # A burst of its workers, a job that stood still, and repairs that could not be measured: none tells anything.
+        {"past_queue": True, "fault": {"rate": 907.0}, "twins": [repaired("own", "one_thread", 1500.0)]},
+        {"past_queue": True, "fault": {"rate": 0.0}, "twins": [repaired("look_alike", "pinned", 100.0)]},
+        {"past_queue": True, "fault": {"rate": 120.0}, "twins": [repaired("own", "one_thread", None)]},
+    ],
+)
+def test_what_a_later_run_could_not_measure_costs_nothing_that_was_measured(
+    tmp_path: Path, first_rate: float, later: dict[str, Any]
+) -> None:
+    gains = {"one_thread": 10.0, "pinned": 1.05, **({"advice": 10.0} if first_rate == 147.0 else {})}
+    run = measured_twice(tmp_path, first_rate, later)
+    assert {twin.name: run.gain(twin) for twin in run.twins} == gains
 
 
 @pytest.mark.parametrize(("name", "body"), [("results-0.json", "{"), ("labels.json", '{"runs": 3}')])

@@ -193,13 +193,17 @@ def marks(stalls: dict[int, float], steps: int, step_s: float = 0.05, told_every
     return found
 
 
+@pytest.mark.parametrize(("period", "step_s", "phase"), [(40, 0.05, 0), (8, 0.04, 0), (15, 0.03, 11), (11, 0.03, 5)])
 @pytest.mark.parametrize("first", [1, 7, 13, 23, 33, 39])
-@pytest.mark.parametrize("steps", [95, 110, 129])
-def test_what_comes_now_and_then_is_in_a_speed_as_often_as_it_should_be(first: int, steps: int) -> None:
-    # Two seconds each forty steps: half of the time, wherever the measure began and ended.
-    said = marks(dict.fromkeys(range(40, steps, 40), 2.0), steps)
-    (t0, n0, _), *_, (t1, n1, _) = whole_periods([mark for mark in said if mark[2] >= first], 40)
-    assert (n1 - n0) / (t1 - t0) == pytest.approx(100.0, rel=0.13)
+@pytest.mark.parametrize("periods", [4.0, 4.4, 5.9])
+def test_what_comes_now_and_then_is_in_a_speed_as_often_as_it_should_be(
+    period: int, step_s: float, phase: int, first: int, periods: float
+) -> None:
+    # It costs as much as the steps themselves: half of the time, wherever the measure began and ended.
+    steps = first + round(periods * period)
+    said = marks(dict.fromkeys(range(phase, steps, period), period * step_s), steps, step_s)
+    (t0, n0, _), *_, (t1, n1, _) = whole_periods([mark for mark in said if mark[2] >= first], period)
+    assert (n1 - n0) / (t1 - t0) == pytest.approx(5.0 / step_s, rel=0.02)
 
 
 def test_less_than_a_period_and_no_period_are_measured_as_they_are() -> None:

@@ -119,7 +119,7 @@ def test_the_speed_ups_begin_with_the_cpu(tmp_path: Path) -> None:
 
 def test_a_page_without_the_marks_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, page = tmp_path / "probes.json", tmp_path / "page.md"
-    path.write_text('{"results": [], "reference": []}')
+    path.write_text('{"results": []}')
     page.write_text("nothing here\n")
     assert probes_table.main([str(path), str(page)]) == 1
     assert "lacks the lines" in capsys.readouterr().err
