@@ -29,10 +29,11 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.page import write_part
 from gpuwatch.verdict.statistics import Interval, paired_interval
 from probes import clocks, copies, device, harness, launch, matmul, memory
 
-BEGIN, END = "<!-- do_bench: begin -->", "<!-- do_bench: end -->"
+PART = "do_bench"
 MIB = 1024**2
 SHORT_MS, LONG_MS = 200, 1000
 """do_bench's ``rep``. Long for what is limited by power, which must come to rest at its clocks."""
@@ -113,16 +114,17 @@ def launches(methods: Methods) -> Iterator[Work]:
         for _ in range(count):
             element.add_(1.0)
 
-    def held(call: Callable[[], object]) -> float:
-        with held_instead_of_flushed(methods.torch):
-            found = methods.theirs_ms(call, SHORT_MS)
+    def theirs_us(call: Callable[[], object], rep_ms: int = SHORT_MS) -> float:
+        found = methods.theirs_ms(call, rep_ms)
         element.fill_(float(counter.expected))  # do_bench adds as often as it likes
         return found * 1000.0
 
+    def held_us(call: Callable[[], object]) -> float:
+        with held_instead_of_flushed(methods.torch):
+            return theirs_us(call)
+
     def enqueue_theirs() -> float:
-        found = methods.theirs_ms(lambda: many(launch.QUEUED), 2 * SHORT_MS)
-        element.fill_(float(counter.expected))
-        return found * 1000.0 / launch.QUEUED
+        return theirs_us(lambda: many(launch.QUEUED), 2 * SHORT_MS) / launch.QUEUED
 
     yield Work("launch enqueue", "µs", lambda: middle(launch.enqueue_us, launch.QUEUED), enqueue_theirs)
     if not methods.target.is_cuda:
@@ -131,8 +133,8 @@ def launches(methods: Methods) -> Iterator[Work]:
     yield Work(
         "launch event_pair",
         "µs",
-        lambda: statistics.median(launch.pair_samples(clock, counter, seconds)),
-        lambda: held(lambda: many(1)),
+        lambda: statistics.median(launch.samples_of(counter, seconds, lambda: launch.pairs_us(clock, counter))),
+        lambda: held_us(lambda: many(1)),
     )
     graph = launch.capture(methods.target, counter)
     # The same graph for both: an H200 replays the first of a process at 0.86 µs a kernel and later ones at 1.04.
@@ -140,7 +142,7 @@ def launches(methods: Methods) -> Iterator[Work]:
         "launch graph",
         "µs",
         lambda: middle(lambda clk, cnt, _calls: launch.graph_us(clk, graph, cnt), launch.GRAPH_NODES),
-        lambda: held(graph.replay) / launch.GRAPH_NODES,
+        lambda: held_us(graph.replay) / launch.GRAPH_NODES,
     )
 
 
@@ -190,15 +192,6 @@ def beyond(found: Interval) -> bool:
     return found.low > WITHIN or found.high < -WITHIN
 
 
-def write_into(page: Path, text: str) -> None:
-    """Replace what stands between the marker lines. Raises ValueError when they are not there."""
-    old = page.read_text(encoding="utf-8")
-    if BEGIN not in old or END not in old:
-        raise ValueError(f"{page} lacks the lines {BEGIN} and {END}")
-    head, _, rest = old.partition(BEGIN)
-    page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-
-
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """All works in turns."""
     torch = device.load_torch()
@@ -234,7 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(text)
         return 0
     try:
-        write_into(options.page, text)
+        write_part(options.page, PART, text)
     except ValueError as exc:
         print(f"beside_do_bench: {exc}", file=sys.stderr)
         return 1

@@ -4,7 +4,7 @@ on a machine with a GPU, half a minute.
 Owns: the ways, and the table. Refuses: verdicts.
 
 It is the difference between a sample that is waited for and ``triton.testing.do_bench``, which queues all of its own.
-And two captured graphs of the same kernels, since one process may replay them at two speeds. Needs torch alone.
+And two of the probe's captured graphs of the same kernels, since one process may replay them at two speeds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import itertools
 import statistics
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-NODES = 100
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from probes import device, launch
+
 IN_FLIGHT = (1, 2, 3, 5, 10, 100)
 HOLD_CYCLES = 150_000
-"""75 µs at 2 GHz, before each pair; four times as much gives the same figures, and so do events made beforehand."""
+"""75 µs at 2 GHz, before each pair."""
 
 
 def main() -> int:
@@ -32,14 +36,15 @@ def main() -> int:
     if not torch.cuda.is_available():
         sys.stderr.write("launch_methods: torch sees no GPU here\n")
         return 69
-    element = torch.zeros(1, device="cuda")
-    element.add_(1.0)
-    graphs = [captured(torch, element), captured(torch, element)]
+    target = device.open_target(torch, "cuda:0")
+    counter = launch.Counter(target)
+    counter.add()
+    graphs = [launch.capture(target, counter) for _ in range(2)]
     works: tuple[tuple[str, Callable[[], Any], int], ...] = (
         ("nothing", lambda: None, 1),
-        ("one kernel", lambda: element.add_(1.0), 1),
-        (f"a graph of {NODES}", graphs[0].replay, NODES),
-        ("another one", graphs[1].replay, NODES),
+        ("one kernel", counter.add, 1),
+        (f"a graph of {launch.GRAPH_NODES}", graphs[0].replay, launch.GRAPH_NODES),
+        ("another one", graphs[1].replay, launch.GRAPH_NODES),
     )
     print(f"{'between the events':<20}{'queued':>7}{'µs a kernel':>13}{'20 %':>9}{'80 %':>9}")
     for (name, work, kernels), depth in itertools.product(works, IN_FLIGHT):
@@ -47,18 +52,6 @@ def main() -> int:
         low, high = found[len(found) // 5], found[4 * len(found) // 5]
         print(f"{name:<20}{depth:>7}{statistics.median(found):>13.3f}{low:>9.3f}{high:>9.3f}", flush=True)
     return 0
-
-
-def captured(torch: Any, element: Any) -> Any:
-    """A graph of ``NODES`` additions."""
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(NODES):
-            element.add_(1.0)
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph
 
 
 def samples(torch: Any, work: Callable[[], Any], depth: int, count: int) -> list[float]:

@@ -40,11 +40,6 @@ class Pair(NamedTuple):
     without: float
     with_first: bool
 
-    @property
-    def change(self) -> float:
-        """Of the rate, as a share: negative when the job is slower with it."""
-        return self.with_it / self.without - 1.0
-
 
 class Paired(NamedTuple):
     """What was found."""

@@ -15,7 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.page import write_part
+
+PART = "figures"
 HIDDEN = ("_first_call_ms", "_first_call_s", "_p95_ms")
 """One sample a run: not comparable from day to day."""
 
@@ -42,12 +46,11 @@ def main(arguments: list[str]) -> int:
     if page is None:
         print(text)
         return 0
-    old = page.read_text(encoding="utf-8")
-    if BEGIN not in old or END not in old:
-        print(f"probes_table: {page} lacks the lines {BEGIN} and {END}", file=sys.stderr)
+    try:
+        write_part(page, PART, text)
+    except ValueError as exc:
+        print(f"probes_table: {exc}", file=sys.stderr)
         return 1
-    head, _, rest = old.partition(BEGIN)
-    page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
     return 0
 
 

@@ -96,7 +96,8 @@ def _on_the_gpu(
         say("event_gap")
         report.add("event_gap", "µs", samples(clock, counter, queued, seconds, held_us), higher_is_better=False)
         say("event_pair")
-        report.add("event_pair", "µs", pair_samples(clock, counter, seconds), higher_is_better=False)
+        pairs = samples_of(counter, seconds, lambda: pairs_us(clock, counter))
+        report.add("event_pair", "µs", pairs, higher_is_better=False)
     say("graph")
     graph = capture(target, counter)
     if graph is None:
@@ -109,11 +110,16 @@ def _on_the_gpu(
 def samples(
     clock: Any, counter: Counter, calls: int, seconds: float, once: Callable[[Any, Counter, int], float]
 ) -> list[float]:
-    """µs per call, sample after sample; each is checked outside of its timed part."""
+    """µs per call, sample after sample."""
+    return samples_of(counter, seconds, lambda: [once(clock, counter, calls)])
+
+
+def samples_of(counter: Counter, seconds: float, take: Callable[[], list[float]]) -> list[float]:
+    """What ``take`` gives, one or some at a time, until it is enough; each is checked outside of its timed part."""
     found: list[float] = []
     finished = harness.enough(seconds, 0.01)
     while True:
-        found.append(once(clock, counter, calls))
+        found += take()
         counter.settle()
         if finished(found):
             return found
@@ -151,16 +157,6 @@ def held_us(clock: Any, counter: Counter, calls: int) -> float:
         counter.add()
     elapsed: float = clock.ms(start, clock.mark())
     return elapsed * 1000.0 / calls
-
-
-def pair_samples(clock: Any, counter: Counter, seconds: float) -> list[float]:
-    """µs of one kernel between two events, from queue to queue."""
-    found: list[float] = []
-    finished = harness.enough(seconds, 0.01)
-    while not found or not finished(found):
-        found += pairs_us(clock, counter)
-        counter.settle()
-    return found
 
 
 def pairs_us(clock: Any, counter: Counter) -> list[float]:

@@ -11,6 +11,8 @@ import pytest
 from bench import beside_do_bench
 from bench.beside_do_bench import Work, in_turns, table
 
+BEGIN, END = "<!-- do_bench: begin -->", "<!-- do_bench: end -->"
+
 
 def test_every_work_can_be_called_by_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "beside.json"
@@ -55,11 +57,11 @@ def test_the_table_replaces_what_stands_between_its_lines_and_nothing_else(
     found, page = tmp_path / "beside.json", tmp_path / "page.md"
     row = {"work": "memory copy", "unit": "GB/s", "turns": [(100.0, 100.0)] * 4}
     found.write_text(json.dumps({"device": "GPU", "torch": "2", "triton": "3", "rows": [row]}))
-    page.write_text(f"before\n{beside_do_bench.BEGIN}\nold\n{beside_do_bench.END}\nafter\n")
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert beside_do_bench.main([str(found), "--page", str(page)]) == 0
     text = page.read_text()
-    assert text.startswith(f"before\n{beside_do_bench.BEGIN}\nGPU, torch 2")
-    assert text.endswith(f"{beside_do_bench.END}\nafter\n")
+    assert text.startswith(f"before\n{BEGIN}\nGPU, torch 2")
+    assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
     page.write_text("nothing marked")
     assert beside_do_bench.main([str(found), "--page", str(page)]) == 1

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from fakegpu.logged import event_class
 
 from bench import launch_methods
 from bench.launch_methods import samples
@@ -17,25 +18,8 @@ class Torch:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        stream = self
-
-        class Event:
-            def __init__(self, enable_timing: bool) -> None:
-                assert enable_timing
-                self.at_ms = 0.0
-
-            def record(self) -> None:
-                stream.log.append("event")
-                self.at_ms = 0.002 * len(stream.log)
-
-            def synchronize(self) -> None:
-                stream.log.append("wait")
-
-            def elapsed_time(self, other: Any) -> float:
-                return float(other.at_ms - self.at_ms)
-
         self.cuda = SimpleNamespace(
-            Event=Event,
+            Event=event_class(self.log, lambda: 0.002 * len(self.log)),
             _sleep=lambda cycles: self.log.append(f"hold {cycles}"),
             synchronize=lambda: self.log.append("drain"),
             is_available=lambda: False,

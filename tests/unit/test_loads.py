@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from fakegpu.logged import event_class
 
 from bench.jobs import loads
 
@@ -18,25 +18,9 @@ class Torch:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.at_ms, self.on = 0.0, "main"
-        outer = self
-
-        class Event:
-            def __init__(self, enable_timing: bool) -> None:
-                assert enable_timing
-                self.at_ms = 0.0
-
-            def record(self) -> None:
-                outer.log.append(f"event on {outer.on}")
-                self.at_ms = outer.at_ms
-
-            def synchronize(self) -> None:
-                outer.log.append("wait")
-
-            def elapsed_time(self, later: Any) -> float:
-                return float(later.at_ms - self.at_ms)
-
+        event = event_class(self.log, lambda: self.at_ms, lambda: f"event on {self.on}")
         self.cuda = SimpleNamespace(
-            Event=Event, Stream=lambda priority: f"side {priority}", stream=self.stream, _sleep=self.sleep
+            Event=event, Stream=lambda priority: f"side {priority}", stream=self.stream, _sleep=self.sleep
         )
 
     @contextmanager

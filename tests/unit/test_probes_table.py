@@ -10,6 +10,8 @@ import pytest
 
 from bench import probes_table
 
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
 
 def value(name: str, median: float, unit: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "unit": unit, "median": median, "p20": median * 0.99, "p80": median * 1.01, "n": 30, **more}
@@ -34,15 +36,15 @@ def written(tmp_path: Path, *results: dict[str, Any], **more: object) -> str:
     path = tmp_path / "probes.json"
     path.write_text(json.dumps({"results": list(results), **more}))
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{probes_table.BEGIN}\nold\n{probes_table.END}\nafter\n")
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert probes_table.main([str(path), str(page)]) == 0
     return page.read_text()
 
 
 def test_only_the_marked_part_of_the_page_changes(tmp_path: Path) -> None:
     text = written(tmp_path, result("memory", value("copy", 4000.0, "GB/s")))
-    assert text.startswith(f"before\n{probes_table.BEGIN}\nNVIDIA H200, torch 2.11.0, CUDA 13.0")
-    assert text.endswith(f"{probes_table.END}\nafter\n")
+    assert text.startswith(f"before\n{BEGIN}\nNVIDIA H200, torch 2.11.0, CUDA 13.0")
+    assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
     assert "| memory | `copy` | 4000 | 3960 to 4040 | GB/s | 1 |" in text
 
