@@ -57,6 +57,7 @@ class Methods:
     def __init__(self, target: device.Target, tiny: bool) -> None:
         self.target, self.torch, self.tiny = target, target.torch, tiny
         self.clock: Any = clocks.CudaClock(self.torch, target.device) if target.is_cuda else clocks.CpuClock()
+        self.counter: launch.Counter | None = None
         self._do_bench = importlib.import_module("triton.testing").do_bench if target.is_cuda else None
 
     def ours_ms(self, call: Callable[[], object], rep_ms: int) -> float:
@@ -104,7 +105,8 @@ def works(methods: Methods) -> Iterator[Work]:
 
 def launches(methods: Methods) -> Iterator[Work]:
     """Python's share of a launch, one kernel, and a hundred in a graph: by the probe's own functions."""
-    clock, counter = methods.clock, launch.Counter(methods.target)
+    clock = methods.clock
+    counter = methods.counter = launch.Counter(methods.target)
     seconds, element = (0.01 if methods.tiny else 0.2), counter.element
 
     def middle(once: Callable[[Any, launch.Counter, int], float], calls: int) -> float:
@@ -184,6 +186,11 @@ def table(document: dict[str, Any]) -> str:
             f"| `{row['work']}` | {ours:.4g} | {theirs:.4g} | {row['unit']} | {100 * found.estimate:+.1f} % | {reach} "
             f"| {len(row['turns'])} | {within} |"
         )
+    if document.get("lost_samples"):
+        lines += [
+            "",
+            f"NOT VALID: launches were lost in {document['lost_samples']} sample(s): the additions do not count up.",
+        ]
     return "\n".join(lines)
 
 
@@ -203,7 +210,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         turns = in_turns(work, options.turns)
         rows.append({"work": work.name, "unit": work.unit, "turns": turns})
         print(f"{work.name}: {turns[-1][0]:.4g} and {turns[-1][1]:.4g} {work.unit}", file=sys.stderr, flush=True)
-    return {"device": target.name, "torch": torch.__version__, "triton": triton, "rows": rows}
+    lost = methods.counter.wrong if methods.counter else 0
+    return {"device": target.name, "torch": torch.__version__, "triton": triton, "rows": rows, "lost_samples": lost}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -36,7 +36,10 @@ from probes.peaks import peak
 LAG_NS = 250_000_000
 LEAST_WINDOWS = 5
 READY_S = 60.0
-FLOP_PER_CYCLE = {("9.0", "bf16"): 4096.0, ("9.0", "fp32"): 256.0, ("8.0", "bf16"): 2048.0, ("8.0", "fp32"): 128.0}
+FLOP_PER_CYCLE = {
+    "9.0": {"bf16": 4096.0, "fp16": 4096.0, "tf32": 2048.0, "fp8": 8192.0, "fp32": 256.0},
+    "8.0": {"bf16": 2048.0, "fp16": 2048.0, "tf32": 1024.0, "fp32": 128.0},
+}
 """Of one SM, dense: compute capability and type. H100 and A100 whitepapers; 132 SMs at 1.83 GHz give the 989 TFLOP/s of
 the data sheet."""
 
@@ -63,6 +66,12 @@ LOADS = {
     "h2d": Compared("pcie_rx_bytes_per_s", "", "GB/s"),
     "d2h": Compared("pcie_tx_bytes_per_s", "", "GB/s"),
     "matmul_fp32": Compared("fp32_active_pct", "fp32", "TFLOP/s"),
+    "matmul_zeros": Compared("tensor_active_pct", "bf16", "TFLOP/s"),
+    "conv_zeros": Compared("tensor_active_pct", "bf16", "TFLOP/s"),
+    "matmul_4096": Compared("tensor_active_pct", "bf16", "TFLOP/s"),
+    "matmul_fp16": Compared("tensor_active_pct", "fp16", "TFLOP/s"),
+    "matmul_tf32": Compared("tensor_active_pct", "tf32", "TFLOP/s"),
+    "matmul_fp8": Compared("tensor_active_pct", "fp8", "TFLOP/s"),
 }
 GIGA = {"TFLOP/s": 1e12, "GB/s": 1e9}
 
@@ -95,7 +104,7 @@ def ceiling(facts: Mapping[str, Any], kind: str, sm_mhz: float, mem_mhz: float) 
     if kind == "dram":
         bits = facts.get("memory_bus_bits")
         return None if bits is None else mem_mhz * 1e6 * 2 * bits / 8
-    per_cycle = FLOP_PER_CYCLE.get((str(facts.get("capability")), kind))
+    per_cycle = FLOP_PER_CYCLE.get(str(facts.get("capability")), {}).get(kind)
     return None if per_cycle is None else per_cycle * facts["sm_count"] * sm_mhz * 1e6
 
 
@@ -147,7 +156,8 @@ def compared(load: Mapping[str, Any], facts: Mapping[str, Any], samples: Sequenc
         "load": name, "counter": what.counter, "unit": what.unit, "own": own, "counter_mean": mean,
         "counter_least": min(values), "counter_most": max(values), "windows": len(values), "sm_mhz": sm, "mem_mhz": mem,
         "spun_mhz": spun or None, "spun_range_mhz": [load.get("spun_least"), load.get("spun_most")],
-        "power_w": mean_of(inside, "power_w"), "by_data_sheet": by_sheet, "by_clock": by_clock,
+        "power_w": mean_of(inside, "power_w"), "sm_active_pct": mean_of(inside, "sm_active_pct"),
+        "by_data_sheet": by_sheet, "by_clock": by_clock,
         "own_over_data_sheet": _ratio(own, by_sheet), "own_over_clock": _ratio(own, by_clock),
     }  # fmt: skip
 

@@ -1,12 +1,15 @@
 """The probes' own work, each repeated for some seconds, with how much of it was done by when.
 
-    python loads.py --seconds 2.5                 # matmul, matmul_fp32, conv, copy, h2d, d2h
+    python loads.py --seconds 2.5                 # all of LOADS
     python loads.py --load h2d
 
 The work, its sizes and what counts as a FLOP or a byte are those of ``probes/``. One JSON line on stdout when the
 device is open (``"device"``), and one for each load: marks of CLOCK_MONOTONIC in nanoseconds and the calls that the
 device had finished by then. Two groups of calls are always queued, so the device never waits for Python. On a GPU a
 spin of known cycles beside them tells at which clock the SMs really run.
+
+``_zeros`` repeats a load on operands of zeros: they switch few transistors, so the same kernel runs far from the power
+limit and at one clock. What a counter says differently of the two is the clock's doing; what it says alike is its own.
 """
 
 from __future__ import annotations
@@ -42,20 +45,24 @@ class Load(NamedTuple):
     unit: str
 
 
-def matmul_load(target: device.Target, kind: str) -> Load:
-    """A square product of the probe's default size."""
-    size = matmul.DEFAULT_SIZES[kind] if target.is_cuda else 256
-    device.set_tf32(target.torch, False)
+def matmul_load(target: device.Target, kind: str, size: int = 0, zeros: bool = False) -> Load:
+    """A square product, of the probe's default size where none is given."""
+    size = (size or matmul.DEFAULT_SIZES[kind]) if target.is_cuda else 256
+    device.set_tf32(target.torch, kind == "tf32")
     case = matmul.Case(kind if target.is_cuda else "fp32", size)
     left, right, out = matmul.operands(target, case)
+    if zeros:
+        left, right = target.torch.zeros_like(left), target.torch.zeros_like(right)
     return Load(lambda: matmul.multiply(target.torch, left, right, out), 2.0 * size**3, "FLOP")
 
 
-def conv_load(target: device.Target) -> Load:
+def conv_load(target: device.Target, zeros: bool = False) -> Load:
     """Forward, bf16, channels_last: the fastest case of the probe."""
     shape = conv.SHAPES["cuda" if target.is_cuda else "cpu"]
     case = conv.Case("bf16" if target.is_cuda else "fp32", "channels_last", train=False)
     image, weight, _ = conv.tensors(target, case, shape)
+    if zeros:
+        image, weight = target.torch.zeros_like(image), target.torch.zeros_like(weight)
     return Load(lambda: conv.convolve(target.torch, image, weight), conv.flop(shape, train=False), "FLOP")
 
 
@@ -80,6 +87,12 @@ LOADS: dict[str, Callable[[device.Target], Load]] = {
     "h2d": lambda target: link_load(target, "h2d"),
     "d2h": lambda target: link_load(target, "d2h"),
     "matmul_fp32": lambda target: matmul_load(target, "fp32"),
+    "matmul_zeros": lambda target: matmul_load(target, "bf16", zeros=True),
+    "conv_zeros": lambda target: conv_load(target, zeros=True),
+    "matmul_4096": lambda target: matmul_load(target, "bf16", 4096),
+    "matmul_fp16": lambda target: matmul_load(target, "fp16"),
+    "matmul_tf32": lambda target: matmul_load(target, "tf32"),
+    "matmul_fp8": lambda target: matmul_load(target, "fp8"),
 }
 
 

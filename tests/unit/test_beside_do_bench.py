@@ -95,3 +95,10 @@ def test_do_bench_is_asked_for_one_kernel_without_its_flush(monkeypatch: pytest.
         Module.driver.active.clear_cache(None)
     Module.driver.active.clear_cache(None)
     assert done == [beside_do_bench.HOLD_CYCLES, "flushed"]
+
+
+def test_lost_launches_are_said_beneath_the_table() -> None:
+    """A time of launches of which some never ran is no time."""
+    document = {"device": "GPU", "torch": "2", "triton": "3", "rows": [], "lost_samples": 2}
+    assert "NOT VALID: launches were lost in 2 sample(s)" in table(document)
+    assert "NOT VALID" not in table(document | {"lost_samples": 0})
