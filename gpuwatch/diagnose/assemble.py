@@ -262,7 +262,8 @@ def _ranks(samples: Sequence[DeviceSample], job: _Job, own: tuple[int, ...]) -> 
             busy = sum(w.busy * (w.end_ns - w.start_ns) for w in windows) / total
             seen = [(w.sm, w.end_ns - w.start_ns) for w in windows if w.sm is not None]
             sm = sum(value * ns for value, ns in seen) / total if len(seen) == len(windows) else None
-            found.append(Rank(info.pid, others, busy, sm, info.place.rank if info.place is not None else None))
+            number, use = info.place.rank if info.place is not None else None, job.use(info.pid)
+            found.append(Rank(info.pid, others, busy, sm, number, use.cpu_cores if use is not None else None))
     return tuple(found)
 
 

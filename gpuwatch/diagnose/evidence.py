@@ -68,6 +68,8 @@ class Rank(Struct, frozen=True):
     sm: float | None
     number: int | None = None
     """Its rank, where the environment says it."""
+    cpu_cores: float | None = None
+    """Of the process itself, without its children."""
 
 
 class Evidence(Struct, frozen=True):

@@ -1,23 +1,29 @@
 """Gates: what must be known before the loop itself is judged.
 
-Owns: no job, idle job, other tenants, CPU quota. Refuses: steady-state causes.
+Owns: no job, other tenants, CPU quota; which processes are at rest (what that means: idle.py). Refuses: steady-state
+causes.
 A gate that fires does not hide the others; it stands first when it explains them.
 """
 
 from __future__ import annotations
 
-from gpuwatch import units
+import msgspec
+
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, place_text, row, rows, share_text
+from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Tenant
 from gpuwatch.diagnose.frames import Activity, Phase, driving_thread, phase_of
+from gpuwatch.diagnose.idle import BUSY_WAITS, at_rest
+from gpuwatch.diagnose.resting import Rest, Resting, resting
 from gpuwatch.model import Confidence, Finding, Severity
 
 _LOADER = (Activity.WAITING_FOR_DATA, Activity.PREPARING_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
 
 _BEFORE_WORK = (*_LOADER, Activity.CHECKPOINTING, Activity.STARTING, Activity.COMPILING)
-"""A GPU that does nothing meanwhile may well have work to come."""
+
+_DECISIVE = frozenset({Rest.KERNEL, Rest.PERSON, Rest.SERVES})
+"""What the main thread of a process that rests says, whatever a compiler's or a tool's thread does beside it."""
 
 
 def not_a_job(case: Case) -> Finding | None:
@@ -30,38 +36,43 @@ def not_a_job(case: Case) -> Finding | None:
         )  # fmt: skip
     if case.busy >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
         return None
-    if case.account is not None and case.account.lost_in(*_BEFORE_WORK) > 0.5:
+    rest = resting(e)
+    cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
+    still, idle = e.busiest() < t.NO_ACTIVITY_BUSY and not e.workers, cores < t.IDLE_CPU_CORES
+    if still and rest is not None and (rest.kind in _DECISIVE if idle else _serves(rest)):
+        return at_rest(case, rest, cores)
+    if _prepares(case, rest if idle else None):
         return None
-    all_cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
-    if all_cores < t.IDLE_CPU_CORES and e.busiest() < t.NO_ACTIVITY_BUSY and not e.workers:
-        return _holds_memory(case, all_cores)
+    if still and (idle or _waits_for_others(case, rest)):
+        return at_rest(case, _in_collective(case, rest), cores)
     if case.main_cores >= t.MAIN_BUSY_CORES and _trains(case):
         return _model_on_cpu(case)
     return None
 
 
-def _holds_memory(case: Case, cores: float) -> Finding:
-    e = case.evidence
-    held = units.bytes_text(e.job_mem_bytes) if e.job_mem_bytes is not None else "memory"
-    place = case.account.location(Activity.WAITING) if case.account else None
-    return finding(
-        "idle_process_holds_memory",
-        f"Process {e.pid} holds {held} of the GPU and does nothing{place_text(place)}: no kernel, no CPU.",
-        1.0,
-        Bound(1.0, "there is nothing to speed up; the GPU would be free for others"),
-        severity=Severity.WARNING,
-        remedy="If nobody needs it any more, end it (a notebook: shut the kernel down); else free the memory while it "
-        "waits (del, gc.collect(), torch.cuda.empty_cache()), so that others can use the GPU.",
-        location=place,
-        evidence=rows(
-            row("GPU memory held", e.job_mem_bytes / 2**30 if e.job_mem_bytes is not None else None, "GiB", "NVML",
-                e.window_s),
-            row("CPU of the process and its children", cores, "cores", "/proc", e.window_s),
-            row("it sleeps in", e.main.wchans[0][0] if e.main and e.main.wchans else None, "", "/proc/PID/wchan",
-                e.window_s),
-            *case.gpu_rows(),
-        ),
-    )  # fmt: skip
+def _serves(rest: Resting) -> bool:
+    """Some servers look for requests without a pause: they are as idle as others."""
+    return rest.kind is Rest.SERVES and rest.share >= t.RESTS_ALL_THE_TIME
+
+
+def _prepares(case: Case, rest: Resting | None) -> bool:
+    """Whether a GPU that does nothing meanwhile may well have work to come. Of a process that rests, its frames tell a
+    loader from any other queue."""
+    other_queue = rest is not None and rest.kind not in (Rest.LOADER, Rest.UNKNOWN)
+    activities = [a for a in _BEFORE_WORK if not (other_queue and a is Activity.WAITING_FOR_DATA)]
+    return case.account is not None and case.account.lost_in(*activities) > 0.5
+
+
+def _waits_for_others(case: Case, rest: Resting | None) -> bool:
+    """Whether the process sleeps until somebody else has worked, such as the compiler that it has started."""
+    asleep = case.main_cores < t.WAITING_CPU_CORES
+    return asleep and rest is not None and rest.kind in BUSY_WAITS and rest.share >= t.RESTS_ALL_THE_TIME
+
+
+def _in_collective(case: Case, rest: Resting | None) -> Resting | None:
+    """A rank that sleeps in backward stands in autograd's frames; that it communicates, the account knows."""
+    told = case.account is not None and case.account.lost_in(Activity.COMMUNICATING) > 0.5
+    return msgspec.structs.replace(rest, kind=Rest.COLLECTIVE) if told and rest is not None else rest
 
 
 def _trains(case: Case) -> bool:
