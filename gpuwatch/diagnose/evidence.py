@@ -57,6 +57,8 @@ class Tenant(Struct, frozen=True):
 
     pid: int
     cpu_cores: float | None
+    sm_share: float | None = None
+    """Of the window, in which its kernels ran, by the driver; None where that is not read."""
 
 
 class Rank(Struct, frozen=True):

@@ -15,6 +15,7 @@ from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Tenant
 from gpuwatch.diagnose.frames import Activity, Phase, driving_thread, phase_of
 from gpuwatch.diagnose.idle import BUSY_WAITS, at_rest
+from gpuwatch.diagnose.process_use import sm_shares
 from gpuwatch.diagnose.resting import Rest, Resting, resting
 from gpuwatch.model import Confidence, Finding, Severity
 
@@ -116,27 +117,39 @@ def lost(case: Case) -> Finding | None:
 
 
 def tenancy(case: Case) -> Finding | None:
-    """Another process computes on the same GPU."""
+    """Another process computes on the same GPU.
+
+    The driver says how much each process uses it. Where it does not, a tenant's CPU must do: one that feeds a GPU uses
+    some, but so does one that computes on the CPU alone; one whose CPU is not visible may do nothing at all.
+    """
     e = case.evidence
     working = [tenant for tenant in e.tenants if _works(tenant)]
     if not working or case.busy < 0.5:
+        return _unseen(case)
+    used = [tenant.sm_share for tenant in working if tenant.sm_share is not None]
+    measured = len(used) == len(working)
+    equal = case.busy * (1.0 - 1.0 / (len(working) + 1))
+    lost = case.busy * _turns(case, sum(used)) if measured else equal
+    if lost < t.NAMED_FROM:
         return None
-    share = 1.0 - 1.0 / (len(working) + 1)
     who = ", ".join(str(tenant.pid) for tenant in working[:4])
-    lost = share * case.busy
+    said = f", {share_text(sum(used))} of the time by the driver" if measured else ""
     return finding(
         "gpu_shared",
-        f"{_others(len(working))} (pid {who}) {'computes' if len(working) == 1 else 'compute'} on the same GPU: "
+        f"{_others(len(working))} (pid {who}) {'computes' if len(working) == 1 else 'compute'} on the same GPU{said}: "
         "kernels take turns, so this job runs slower although every GPU metric looks fine.",
         lost,
-        Bound(gain_bound(lost), "if the jobs take equal turns; time-slicing does not say who gets how much"),
+        Bound(
+            gain_bound(max(lost, equal)), "if the jobs take equal turns; time-slicing does not say who gets how much"
+        ),
         severity=Severity.WARNING,
         remedy="Give each job a GPU of its own, or a slice (MIG); MPS if they must share.",
-        confidence=Confidence.MEDIUM,
-        alternatives=("healthy",),
+        confidence=Confidence.HIGH if measured else Confidence.LOW,
+        alternatives=() if measured else ("healthy",),
         experiment="Stop the other job for ten seconds: the step time tells.",
         evidence=rows(
             row("other compute processes", float(len(working)), f"pid {who}", "NVML", e.window_s),
+            row("their SM use", 100 * sum(used) if measured else None, "%", "NVML process utilization", e.window_s),
             row("their CPU", sum(tenant.cpu_cores or 0.0 for tenant in working), "cores", "/proc", e.window_s),
             *case.gpu_rows(),
         ),
@@ -144,7 +157,41 @@ def tenancy(case: Case) -> Finding | None:
 
 
 def _works(tenant: Tenant) -> bool:
-    return tenant.cpu_cores is None or tenant.cpu_cores >= t.TENANT_CPU_CORES
+    if tenant.sm_share is not None:
+        return tenant.sm_share > 0.0
+    return tenant.cpu_cores is not None and tenant.cpu_cores >= t.TENANT_CPU_CORES
+
+
+def _turns(case: Case, others: float) -> float:
+    """The others' part of the time in which kernels ran. Their shares and ours are sampled one after the other and do
+    not sum to the whole."""
+    e = case.evidence
+    own = sm_shares(e.health, e.start_ns, e.end_ns).get(e.pid)
+    return others / (others + own) if own else min(1.0, others)
+
+
+def _unseen(case: Case) -> Finding | None:
+    """Of processes on the same GPU nothing tells whether they compute: most that only hold memory do not, so this is
+    told and costs nothing."""
+    e = case.evidence
+    unseen = [tenant for tenant in e.tenants if tenant.sm_share is None and tenant.cpu_cores is None]
+    if not unseen or case.busy < 0.5:
+        return None
+    who = ", ".join(str(tenant.pid) for tenant in unseen[:4])
+    equal = case.busy * (1.0 - 1.0 / (len(unseen) + 1))
+    return finding(
+        "gpu_shared",
+        f"{_others(len(unseen))} (pid {who}) {'has' if len(unseen) == 1 else 'have'} memory on the same GPU; whether "
+        "kernels take turns is not visible from here.",
+        0.0,
+        Bound(gain_bound(equal), "if they compute all the time, and the jobs take equal turns"),
+        severity=Severity.INFO,
+        remedy="Watch on the host, outside the container: there the other process can be seen.",
+        confidence=Confidence.LOW,
+        alternatives=("healthy",),
+        experiment="Stop the other process for ten seconds: the step time tells.",
+        evidence=rows(row("other processes", float(len(unseen)), f"pid {who}", "NVML", e.window_s), *case.gpu_rows()),
+    )
 
 
 def _others(count: int) -> str:
