@@ -35,10 +35,12 @@ def not_a_job(case: Case) -> Finding | None:
             "idle", "Nothing runs on this GPU.", 0.0, NO_GAIN, severity=Severity.INFO,
             remedy="None needed.", evidence=rows(*case.gpu_rows()),
         )  # fmt: skip
-    if case.busy >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
+    if e.window_s < t.MIN_WINDOW_S or not e.windows:
         return None
     rest = resting(e)
     cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
+    if case.busy >= t.NO_ACTIVITY_BUSY:
+        return at_rest(case, rest, cores) if rest is not None and _has_few_requests(case, rest, cores) else None
     still, idle = e.busiest() < t.NO_ACTIVITY_BUSY and not e.workers, cores < t.IDLE_CPU_CORES
     if still and rest is not None and (rest.kind in _DECISIVE if idle else _serves(rest)):
         return at_rest(case, rest, cores)
@@ -54,6 +56,12 @@ def not_a_job(case: Case) -> Finding | None:
 def _serves(rest: Resting) -> bool:
     """Some servers look for requests without a pause: they are as idle as others."""
     return rest.kind is Rest.SERVES and rest.share >= t.RESTS_ALL_THE_TIME
+
+
+def _has_few_requests(case: Case, rest: Resting, cores: float) -> bool:
+    """A server whose loop and handlers do nothing most of the time, as its CPU says too, lacks requests."""
+    few = case.busy < 0.5 and cores < t.WAITING_CPU_CORES and not case.evidence.workers
+    return few and rest.kind is Rest.SERVES and rest.share > 0.5 and rest.stacks >= t.MIN_STACKS
 
 
 def _prepares(case: Case, rest: Resting | None) -> bool:

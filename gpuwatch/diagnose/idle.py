@@ -14,7 +14,7 @@ import re
 
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.advice import NO_GAIN, Bound, finding, place_text, row, rows
+from gpuwatch.diagnose.advice import NO_GAIN, Bound, finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case, text_at
 from gpuwatch.diagnose.evidence import Rank
 from gpuwatch.diagnose.resting import Rest, Resting, pauses_for_s
@@ -190,8 +190,7 @@ def _serves(case: Case, rest: Resting | None, cores: float) -> Finding:
     spins = f" It looks for them all the time, with {cores:.1f} cores." if cores >= t.MAIN_BUSY_CORES else ""
     return finding(
         "unattributed",
-        f"Process {e.pid} holds {_held(case)} of the GPU and waits for requests{_place(rest)}: none kept the GPU busy "
-        f"in this window.{spins}",
+        f"Process {e.pid} holds {_held(case)} of the GPU and waits for requests{_place(rest)}: {_came(case)}.{spins}",
         1.0 - case.busy,
         NO_GAIN,
         severity=Severity.INFO,
@@ -203,6 +202,12 @@ def _serves(case: Case, rest: Resting | None, cores: float) -> Finding:
         experiment="Send it a request: the GPU must work.",
         evidence=_evidence(case, rest, cores),
     )
+
+
+def _came(case: Case) -> str:
+    if case.busy < t.NO_ACTIVITY_BUSY:
+        return "none kept the GPU busy in this window"
+    return f"those that came kept the GPU busy {share_text(case.busy)} of the time"
 
 
 def _works(rank: Rank) -> bool:

@@ -198,15 +198,28 @@ def _of_stack(
     if main is None:
         return None
     kind = _of_frames(main.frames, source, below)
+    others = [th for th in stack.threads if th is not main and not _helps(th)]
+    if kind is Rest.SERVES:
+        return _at_work(stack.pid, main, others, source) or (kind, main.frames)
     if kind in _OPEN:
         accepted = _OF_JOINED if kind is Rest.THREAD else _OF_ANY_THREAD
-        for other in stack.threads:
-            if other is main or _helps(other):
-                continue
+        for other in others:
             its = _of_frames(other.frames, source, Rest.UNKNOWN)
             if its in accepted:
                 return its, other.frames
     return kind, main.frames
+
+
+def _at_work(
+    pid: int, main: ThreadStack, others: Sequence[ThreadStack], source: Mapping[tuple[str, int], str]
+) -> tuple[Rest, Sequence[Frame]] | None:
+    """What a thread beside a server's loop does for a request, or for a training that was started from it."""
+    driver = driving_thread(pid, (main, *others))
+    if driver is not None and driver is not main:
+        return _of_frames(driver.frames, source, Rest.UNKNOWN), driver.frames
+    handlers = [th for th in others if any(is_users(f) for f in th.frames)]
+    working = ((_of_frames(th.frames, source, Rest.UNKNOWN), th) for th in handlers)
+    return next(((kind, th.frames) for kind, th in working if th.active or kind in _OF_JOINED), None)
 
 
 def _helps(thread: ThreadStack) -> bool:

@@ -323,6 +323,51 @@ def test_a_handler_that_waits_inside_a_server_is_not_called_a_wait_for_requests(
     assert "an answer" in asleep(handler).verdict.summary
 
 
+def test_a_handler_in_a_thread_that_waits_for_an_answer_keeps_its_server_from_lacking_requests() -> None:
+    handler = other("AnyIO worker thread", "read python:ssl.py 1166", "request packages:httpx/_client.py 900",
+                    "features user:app.py 20", "run packages:anyio/_backends/_asyncio.py 960")  # fmt: skip
+    assert "an answer" in asleep(UVICORN, threads=[handler]).verdict.summary
+    idle = other("AnyIO worker thread", "wait python:threading.py 320", "get python:queue.py 171",
+                 "run packages:anyio/_backends/_asyncio.py 950")  # fmt: skip
+    assert "waits for requests" in asleep(UVICORN, threads=[idle]).verdict.summary
+
+
+FORWARD = (
+    "forward packages:torch/nn/modules/linear.py 134", "_call_impl packages:torch/nn/modules/module.py 1790",
+    "predict user:serve.py 22", "run packages:anyio/_backends/_asyncio.py 960",
+)  # fmt: skip
+STARVED = (
+    "wait python:threading.py 327", "get python:queue.py 171",
+    "_try_get_data packages:torch/utils/data/dataloader.py 1310", "fit user:train.py 30",
+)  # fmt: skip
+
+
+def served(thread: Sequence[str], *, cores: float, each: int) -> Diagnosis:
+    """A server whose other thread stands there in each so manieth sample, when the GPU is busy."""
+    seen: list[Observation] = [b.inventory(), *b.gpu([60, *[0] * (each - 1)])]
+    for place, stack in enumerate(b.stacks([(UVICORN, False)])):
+        assert isinstance(stack, StackSample)
+        more = (ThreadStack(PID + 1, "worker", True, False, at(*thread)),) if place % each == 0 else ()
+        seen.append(msgspec.structs.replace(stack, threads=(*stack.threads, *more)))
+    return diagnose([*seen, *b.ticks(b.process(PID, cores, state="S")), *b.host()], PID)
+
+
+def test_a_server_with_few_requests_has_no_fault_of_its_own() -> None:
+    verdict = served(FORWARD, cores=0.3, each=5).verdict
+    assert (verdict.cause, verdict.severity) == ("unattributed", Severity.INFO)
+    assert "those that came kept the GPU busy 12 %" in verdict.summary
+
+
+def test_a_server_that_computes_on_the_cpu_for_its_requests_does_not_lack_them() -> None:
+    assert "waits for requests" not in served(FORWARD, cores=1.0, each=5).verdict.summary
+
+
+def test_a_training_that_was_started_from_a_server_is_judged_as_one() -> None:
+    assert "waits for requests" not in served(STARVED, cores=0.2, each=1).verdict.summary
+    starved = other("Thread-7 (fit)", *STARVED)
+    assert "waits for requests" not in asleep(UVICORN, threads=[starved]).verdict.summary
+
+
 def test_the_program_that_asks_a_server_inside_it_waits_for_its_answer() -> None:
     asks = at("recv packages:zmq/sugar/socket.py 950", "get_output packages:vllm/v1/engine/core_client.py 700",
               "generate packages:vllm/entrypoints/llm.py 400", "rollout user:rl.py 30")  # fmt: skip
