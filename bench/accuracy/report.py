@@ -28,12 +28,11 @@ Seeds 101 and 102 first took the speed of a job fed by workers while batches lay
 own pace: three labels fell to that. Two had counted as jobs without a fault, with a gain of 0.81 and 1.01 by that
 measure, and their verdicts as false alarms. Two of the three jobs were measured again; the third is set apart. Where
 that changes a score at first sight, the one with the old speeds stands below it. Repairs of something else were tried
-for a part of seed 102, on another day, beside the ailing job of that day. Five labels are set apart by them until
-they are measured again: three where a repair of the queue ran on the batches that it held, or a few steps were all
-that was timed of a slow job, one of a job that had run a sixth faster the day before, one of a second phase of a
-process that had compiled for the first. The runner now throws ready batches away, measures for up to four times as
-long as asked until there are ten steps and three of what comes now and then, and gives a job that compiles a new
-process.
+for parts of seeds 102 and 103, on other days, each beside the ailing job of that day: the machine had up to a third
+less of its CPU then. So what was measured beside the recording counts before what another day measured of the same
+repair. The runner throws ready batches away, measures for up to four times as long as asked until there are ten steps
+and three of what comes now and then, gives a job that compiles a new process, and waits until another tenant trains: a
+repair that was measured before it did seemed to help as much as having none.
 
 The jobs are in `probes/faults`; `make faults ARGS="--seed 100"` runs them on one NVIDIA GPU as root (for the CPU quota
 and the stacks), ten minutes a batch.
