@@ -73,6 +73,12 @@ class FirstSight(Struct, frozen=True):
     named: tuple[str, ...] = ()
     workers: int = 0
     """The worker count that the first advice named."""
+    confidence: str = ""
+    by_seconds: tuple[tuple[float, str], ...] = ()
+    """What was said after so many seconds of the recording."""
+    bound: float | None = None
+    """The most that following the first advice could gain, as it said. The last three were not written down before seed
+    104."""
 
 
 class Run(Struct, frozen=True):

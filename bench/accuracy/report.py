@@ -147,6 +147,7 @@ def goals(found: Summary) -> list[tuple[str, str, str, bool | None]]:
         ("macro-F1 by cause", "≥ 0.95", _number(found.macro_f1), _at_least(found.macro_f1, 0.95)),
         ("macro-F1 by family", "≥ 0.95", _number(found.family_f1), _at_least(found.family_f1, 0.95)),
         ("false alarms on controls and decoys", "0", alarms, not found.alarms if found.quiet else None),
+        ("wrong with high confidence", "0", _sure(found), not found.sure_wrong if found.confident else None),
         ("time to a stable right verdict", "≤ 30 s", stable,
          None if found.stable_worst_s is None else found.stable_worst_s <= 30 and not found.never_stable),
         ("advice efficiency", "≥ 0.9", efficiency, _at_least(found.efficiency, 0.9)),
@@ -155,6 +156,13 @@ def goals(found: Summary) -> list[tuple[str, str, str, bool | None]]:
         ("bound on the gain", "holds", _bounds(found),
          all(ratio >= 1.0 - BOUND_NOISE for ratio in found.bounds) if found.bounds else None),
     ]  # fmt: skip
+
+
+def _sure(found: Summary) -> str:
+    if not found.confident:
+        return NONE
+    of = "" if found.confident == found.causes + found.quiet else f"; of {found.confident} jobs it is known how sure the verdict was"
+    return f"{found.sure_wrong} of {found.sure} sure verdicts{of}"
 
 
 def _bounds(found: Summary) -> str:
