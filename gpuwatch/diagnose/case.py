@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import Bound, gain_bound, pct, row, share_text
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.worker_view import WorkerView
 from gpuwatch.model import CodeLocation, EvidenceRow, StepTimes
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import msgspec
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, row, rows, share_text
 from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.driver import driven
 from gpuwatch.diagnose.evidence import Tenant
-from gpuwatch.diagnose.frames import Activity, Phase, driving_thread, phase_of
+from gpuwatch.diagnose.frames import Phase, phase_of
 from gpuwatch.diagnose.idle import BUSY_WAITS, at_rest
 from gpuwatch.diagnose.process_use import sm_shares
 from gpuwatch.diagnose.resting import Rest, Resting, resting
@@ -87,8 +89,7 @@ def _in_collective(case: Case, rest: Resting | None) -> Resting | None:
 def _trains(case: Case) -> bool:
     """Most stacks of the driving thread stand in a model or its training step while the GPU does nothing at all."""
     stacks = case.evidence.main_stacks
-    drivers = [driving_thread(s.pid, s.threads) for s in stacks]
-    inside = sum(driver is not None and phase_of(driver.frames) is not Phase.NONE for driver in drivers)
+    inside = sum(phase_of(driver.frames) is not Phase.NONE for _, driver in driven(stacks))
     return len(stacks) >= t.MIN_STACKS and inside / len(stacks) >= 0.5
 
 

@@ -6,9 +6,9 @@ Owns: why the loader is late. Refuses: waits that the GPU's queue hides (the acc
 from __future__ import annotations
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import Bound, WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.loader import WAITS, crowded, hot_row, no_core_left, queue_row
 from gpuwatch.diagnose.storage import (
     is_hung,

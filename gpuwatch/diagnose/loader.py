@@ -7,9 +7,9 @@ Refuses: deciding why the data is late.
 from __future__ import annotations
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import WorkerAdvice, row, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.worker_view import WorkerView
 from gpuwatch.model import CodeLocation, EvidenceRow
 

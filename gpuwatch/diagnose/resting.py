@@ -14,11 +14,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.driver import driven
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import driving_thread, is_users, last_name, user_frame
+from gpuwatch.diagnose.frames import last_name
+from gpuwatch.diagnose.origin import PACKAGE, is_users, user_frame
 from gpuwatch.model import CodeLocation, Frame, StackSample, ThreadStack
 
 
@@ -56,19 +59,21 @@ class Resting(Struct, frozen=True):
     """The user's line that waits, where it could be read."""
 
 
-_IN = r"(?:^|(?:site|dist)-packages/)"
 _LOADERS = re.compile(
-    r"torch/utils/data/|" + _IN + r"(nvidia/dali|ffcv|streaming|petastorm|ray/data|tensorflow/python/data|webdataset|"
+    r"torch/utils/data/|"
+    + PACKAGE
+    + r"(nvidia/dali|ffcv|streaming|petastorm|ray/data|tensorflow/python/data|webdataset|"
     r"torchdata|grain|torch_geometric/loader|dgl/dataloading)/"
 )
 _NOTEBOOKS = re.compile(r"(^|/)(ipykernel|ipykernel_launcher|\w*colab\w*|spyder_kernels|marimo/_runtime)(/|\.py$|_)")
 _SERVERS = re.compile(
-    _IN + r"(uvicorn|hypercorn|gunicorn|daphne|granian|sanic|aiohttp/web|werkzeug|waitress|cheroot|cherrypy|twisted|"
+    PACKAGE
+    + r"(uvicorn|hypercorn|gunicorn|daphne|granian|sanic|aiohttp/web|werkzeug|waitress|cheroot|cherrypy|twisted|"
     r"gradio|streamlit|litserve|bentoml|ray/serve|mlserver|ts|pytriton|text_generation_server|lmdeploy|tensorrt_llm|"
     r"mii|fastchat|lightllm|aphrodite|sagemaker_inference|runpod|cog|jina|celery|kombu|rq|dramatiq|huey|arq)/|"
     # Often installed in place, from a checkout.
     r"(^|/)vllm/(v1|engine|executor|worker|entrypoints|distributed)/|(^|/)sglang/srt/|"
-    r"(^|/)(socketserver|http/server|xmlrpc/server)\.py$|" + _IN + r"grpc/(aio/)?_server\.py$"
+    r"(^|/)(socketserver|http/server|xmlrpc/server)\.py$|" + PACKAGE + r"grpc/(aio/)?_server\.py$"
 )
 _MACHINERY = re.compile(
     r"(^|/)(asyncio|multiprocessing|concurrent/futures|zmq|uvloop|tornado|anyio|trio|gevent|eventlet|grpc|traitlets|"
@@ -89,7 +94,7 @@ _RULES: tuple[tuple[Rest, re.Pattern[str], frozenset[str] | None], ...] = (
     (Rest.CALL, re.compile(r"torch/distributed/rpc/"), None),
     (Rest.COLLECTIVE, re.compile(
         r"torch/distributed/(?!run\.py|launch|elastic/(agent|multiprocessing)|checkpoint)|"
-        r"torch/nn/parallel/distributed\.py$|" + _IN +
+        r"torch/nn/parallel/distributed\.py$|" + PACKAGE +
         r"(horovod|mpi4py|deepspeed/comm|oneccl_bindings_for_pytorch|jax/experimental/multihost_utils|"
         r"ray/util/collective)"), None),
     (Rest.COLLECTIVE, re.compile(r"accelerate/(state|accelerator)\.py$"), frozenset({"wait_for_everyone"})),
@@ -100,13 +105,14 @@ _RULES: tuple[tuple[Rest, re.Pattern[str], frozenset[str] | None], ...] = (
      frozenset({"join", "poll", "wait", "get", "next"})),
     (Rest.CHILD, re.compile(
         r"(^|/)subprocess\.py$|torch/multiprocessing/spawn\.py$|torch/distributed/elastic/(agent|multiprocessing)/|"
-        + _IN + r"(joblib|loky|pexpect|invoke|sh)[/.]"), None),
+        + PACKAGE + r"(joblib|loky|pexpect|invoke|sh)[/.]"), None),
     (Rest.LOCK, re.compile(
-        _IN + r"(filelock|fasteners|portalocker)/|torch/utils/file_baton\.py$|multiprocessing/synchronize\.py$"), None),
-    (Rest.POLL, re.compile(_IN + r"(tenacity|backoff|retrying|retry)/"), None),
+        PACKAGE + r"(filelock|fasteners|portalocker)/|torch/utils/file_baton\.py$|multiprocessing/synchronize\.py$"),
+     None),
+    (Rest.POLL, re.compile(PACKAGE + r"(tenacity|backoff|retrying|retry)/"), None),
     (Rest.CALL, re.compile(
         r"(^|/)(ssl|socket|http/client|urllib/request|xmlrpc/client|ftplib|smtplib)\.py$|multiprocessing/managers\.py$|"
-        + _IN + r"(ray|urllib3|requests|httpx|httpcore|aiohttp|botocore|boto3|s3transfer|s3fs|fsspec|gcsfs|adlfs|"
+        + PACKAGE + r"(ray|urllib3|requests|httpx|httpcore|aiohttp|botocore|boto3|s3transfer|s3fs|fsspec|gcsfs|adlfs|"
         r"google|azure|grpc|distributed|dask|zmq|redis|pymongo|psycopg2?|pymysql|sqlalchemy|pyarrow|huggingface_hub|"
         r"wandb|mlflow|websocket|websockets|paramiko|rpyc|Pyro\d|thrift|openai|anthropic|kazoo|etcd3?|pika|kafka|"
         r"aiokafka|confluent_kafka|nats)/"), None),
@@ -194,13 +200,13 @@ def _of_stack(
 ) -> tuple[Rest, Sequence[Frame]] | None:
     main = next((th for th in stack.threads if th.os_tid == stack.pid or th.name == "MainThread"), None)
     if main is None or not main.frames:
-        main = driving_thread(stack.pid, stack.threads)
+        main = _driver(stack, stack.threads)
     if main is None:
         return None
     kind = _of_frames(main.frames, source, below)
     others = [th for th in stack.threads if th is not main and not _helps(th)]
     if kind is Rest.SERVES:
-        return _at_work(stack.pid, main, others, source) or (kind, main.frames)
+        return _at_work(stack, main, others, source) or (kind, main.frames)
     if kind in _OPEN:
         accepted = _OF_JOINED if kind is Rest.THREAD else _OF_ANY_THREAD
         for other in others:
@@ -211,15 +217,20 @@ def _of_stack(
 
 
 def _at_work(
-    pid: int, main: ThreadStack, others: Sequence[ThreadStack], source: Mapping[tuple[str, int], str]
+    stack: StackSample, main: ThreadStack, others: Sequence[ThreadStack], source: Mapping[tuple[str, int], str]
 ) -> tuple[Rest, Sequence[Frame]] | None:
     """What a thread beside a server's loop does for a request, or for a training that was started from it."""
-    driver = driving_thread(pid, (main, *others))
+    driver = _driver(stack, (main, *others))
     if driver is not None and driver is not main:
         return _of_frames(driver.frames, source, Rest.UNKNOWN), driver.frames
     handlers = [th for th in others if any(is_users(f) for f in th.frames)]
     working = ((_of_frames(th.frames, source, Rest.UNKNOWN), th) for th in handlers)
     return next(((kind, th.frames) for kind, th in working if th.active or kind in _OF_JOINED), None)
+
+
+def _driver(stack: StackSample, threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    chosen = driven([msgspec.structs.replace(stack, threads=tuple(threads))])
+    return next((thread for _, thread in chosen), None)
 
 
 def _helps(thread: ThreadStack) -> bool:

@@ -25,6 +25,9 @@ WAITING_CPU_CORES = 0.45
 """A worker below this mostly waits for something else than a CPU."""
 MANY_CORES = 1.5
 """More than one thread of Python and its transfers use: the training process computes with a library's threads."""
+CPU_OPERATORS_CORES = 2.5
+"""From so many cores in the training process, its operators may run on them: handing out work to the GPU takes one,
+autograd and the pinning of batches up to another. A choice."""
 SAVING_BYTES_PER_S = 30e6
 """To storage, by the training process. H200: jobs that save often 130 to 185 MB/s, one that logs pictures 4 MB/s."""
 MAIN_BUSY_CORES = 0.60

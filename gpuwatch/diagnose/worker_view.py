@@ -9,8 +9,9 @@ from collections import Counter
 
 from msgspec import Struct
 
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity, classify, worker_activity
+from gpuwatch.diagnose.frames import classify, worker_activity
 from gpuwatch.model import CodeLocation, Frame
 
 

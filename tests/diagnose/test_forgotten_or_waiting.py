@@ -104,14 +104,13 @@ def other(name: str, *frames: str) -> ThreadStack:
         (("wait_for_everyone packages:accelerate/state.py 368", "main user:train.py 50"), COLLECTIVE, "other ranks"),
         (("get packages:ray/_private/worker.py 2800", "wrapper packages:ray/_private/auto_init_hook.py 22",
           "learn user:learner.py 50"), "unattributed", "an answer"),
-        (("_try_wait python:subprocess.py 2010", "wait python:subprocess.py 1264",
-          "_run_ninja_build packages:torch/utils/cpp_extension.py 2100", "<module> user:train.py 3"),
-         "unattributed", "process that it has started"),
+        (("_try_wait python:subprocess.py 2010", "wait python:subprocess.py 1264", "run python:subprocess.py 550",
+          "prepare user:train.py 3"), "unattributed", "process that it has started"),
         (("poll python:multiprocessing/popen_fork.py 27", "wait python:multiprocessing/popen_fork.py 43",
           "join python:multiprocessing/process.py 149", "main user:train.py 70"),
          "unattributed", "process that it has started"),
         (("read python:ssl.py 1166", "recv_into python:ssl.py 1314", "read packages:urllib3/response.py 900",
-          "http_get packages:huggingface_hub/file_download.py 450", "<module> user:train.py 3"),
+          "get packages:requests/api.py 73", "rewards user:train.py 3"),
          "unattributed", "an answer"),
         (("wait python:threading.py 327", "result python:concurrent/futures/_base.py 451", "main user:train.py 44"),
          "unattributed", "the result of a task"),
@@ -139,6 +138,20 @@ def test_a_job_that_waits_for_others_is_not_called_forgotten_and_what_it_waits_f
     if "user:" in frames[-1]:
         assert verdict.location is not None
         assert verdict.location.file.startswith(USER)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        ("_try_wait python:subprocess.py 2010", "wait python:subprocess.py 1264",
+         "_run_ninja_build packages:torch/utils/cpp_extension.py 2100"),
+        ("read python:ssl.py 1166", "recv_into python:ssl.py 1314", "read packages:urllib3/response.py 900",
+         "http_get packages:huggingface_hub/file_download.py 450"),
+    ],
+)  # fmt: skip
+def test_a_job_that_builds_or_downloads_at_its_start_is_not_called_forgotten(inside: tuple[str, ...]) -> None:
+    verdict = asleep(at(*inside, "<module> user:train.py 3")).verdict
+    assert verdict.cause == "warming_up"
 
 
 @pytest.mark.parametrize(
