@@ -9,7 +9,7 @@ from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import advise_workers, finding, row, rows, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.loader import crowded, no_core_left
+from gpuwatch.diagnose.loader import crowded, no_core_left, of_them_text, or_slow_sample, workers_row
 from gpuwatch.diagnose.storage import is_hung, loader_hung, reads_small_files, state_share
 from gpuwatch.diagnose.transfer import copies_between
 from gpuwatch.model import Confidence, EvidenceRow, Finding, Severity
@@ -93,35 +93,36 @@ def _idle_windows(case: Case) -> float:
 
 def _workers(case: Case, lost: float) -> Finding:
     e = case.evidence
-    cores = case.worker_cores or 0.0
+    cores, count = case.worker_cores or 0.0, len(case.crew.counted)
+    some = f"{count} loader workers{of_them_text(case)}"
     if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE:
         small = reads_small_files(case)
         return _vague(
             case, lost, "loader_small_files" if small else "loader_storage_bandwidth",
             ("loader_storage_latency", "loader_storage_bandwidth" if small else "loader_small_files"),
-            f"The {len(e.workers)} loader workers wait for the disk and the training process for them.",
+            f"The {some} wait for the disk and the training process for them.",
             "Pack the samples into shards, so that one read brings many." if small
             else "Stage the data set on a faster local disk (NVMe) or in memory.",
         )  # fmt: skip
     if cores >= t.BUSY_CPU_CORES:
-        advice = advise_workers(len(e.workers), lost, case.busy, e.host.cpus, cores_per_worker=cores)
+        advice = advise_workers(count, lost, case.busy, e.host.cpus, cores_per_worker=cores)
         if no_core_left(case, advice):
             return _vague(
                 case, lost, "cpu_oversubscribed" if crowded(case, cores) else "loader_slow_transform",
                 ("loader_too_few_workers",),
-                f"The {len(e.workers)} loader workers are at full CPU, no core is left for more, and the training "
+                f"The {some} are at full CPU, no core is left for more, and the training "
                 "process waits.",
                 "One thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); cheaper work per sample.",
             )  # fmt: skip
         return _vague(
-            case, lost, "loader_too_few_workers", ("loader_slow_transform",),
-            f"The {len(e.workers)} loader workers are at full CPU and the training process waits.",
-            f"num_workers={advice.advised} (now {len(e.workers)}).",
+            case, lost, "loader_too_few_workers", ("loader_slow_transform", *or_slow_sample(case)),
+            f"The {some} are at full CPU and the training process waits.",
+            f"num_workers={advice.advised} (now {count}).",
         )  # fmt: skip
     return _vague(
         case, lost, "loader_storage_latency",
         ("loader_collate_or_ipc", "loader_storage_bandwidth", "loader_small_files"),
-        f"The {len(e.workers)} loader workers use {cores:.2f} cores each and the training process waits too.",
+        f"The {some} use {cores:.2f} cores each and the training process waits too.",
         "Look at where the data comes from: stage it locally, read larger pieces, or use more workers.",
     )  # fmt: skip
 
@@ -132,7 +133,7 @@ def _vague(
     e = case.evidence
     read: tuple[EvidenceRow | None, ...] = (
         row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
-        row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
+        workers_row(case) if e.workers else row("DataLoader workers", 0.0, "processes", "/proc", e.window_s),
         row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
         row("GPM windows with an idle GPU", 100 * _idle_windows(case), "%", "GPM" if e.gpm else "NVML", e.window_s),
         *case.gpu_rows(),

@@ -8,8 +8,20 @@ from __future__ import annotations
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import Bound, WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.delivery import held_up, transfer
 from gpuwatch.diagnose.frames import Activity
-from gpuwatch.diagnose.loader import WAITS, crowded, hot_row, no_core_left, queue_row
+from gpuwatch.diagnose.loader import (
+    WAITS,
+    crowded,
+    hot_row,
+    no_core_left,
+    of_them_text,
+    or_slow_sample,
+    queue_row,
+    told_apart,
+    workers_row,
+    workers_text,
+)
 from gpuwatch.diagnose.storage import (
     is_hung,
     loader_hung,
@@ -69,15 +81,16 @@ def _late(case: Case) -> Finding:
     if account.lost_in(Activity.RESTARTING_WORKERS) >= max(t.NAMED_FROM, lost / 2) or _restarted(case):
         return _restarts(case, lost)
     if account.lost_in(Activity.RECEIVING_DATA) >= max(t.NAMED_FROM, lost / 2):
-        return _transfer(case, lost)
+        return transfer(case, lost)
     if shm_short(case):
         return shm_too_small(case, lost)
-    if not e.workers:
+    cores, view = case.worker_cores, case.workers
+    elsewhere = view is not None and view.unpacking is None and not case.crew.at_work
+    if not e.workers or elsewhere:
         return _unknown_loader(case, lost)
-    cores = case.worker_cores
-    view = case.workers
-    if view is not None and view.waiting_for_work >= t.WORKER_QUEUE_IDLE and (cores or 0.0) < t.WAITING_CPU_CORES:
-        return _transfer(case, lost)
+    held = held_up(case, lost)
+    if held is not None:
+        return held
     if is_hung(case):
         return loader_hung(case, lost)
     if cores is None:
@@ -101,7 +114,7 @@ def _stalled(case: Case, view: WorkerView | None) -> bool:
 def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     account, e, view = case.account, case.evidence, case.workers
     assert account is not None
-    count = len(e.workers)
+    count = len(case.crew.counted)
     held = account.held_in(*WAITS)
     advice = advise_workers(count, held, account.computing, e.host.cpus, cores_per_worker=cores)
     loop = account.location(*WAITS)
@@ -109,7 +122,7 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     hot_text = f" in {view.library}" if view and view.library else ""
     evidence = rows(
         case.stack_row("training thread waits for a batch", *WAITS),
-        row("DataLoader workers", float(count), "processes", "/proc", e.window_s),
+        workers_row(case),
         row("CPU per worker", cores, "cores", "/proc", e.window_s),
         row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
         row("CPU of other processes", _others_cores(case), "cores", "/proc", e.window_s),
@@ -121,8 +134,8 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
         cause = "cpu_oversubscribed" if crowded(case, cores) else "loader_slow_transform"
         return finding(
             cause,
-            f"{_workers_text(count)} cannot keep up{hot_text}{place_text(hot)} and no CPU core is left"
-            f"{_crowd_text(case)}: the GPU waits {share_text(lost)} of the time.",
+            f"{workers_text(count)} cannot keep up{hot_text}{place_text(hot)}{of_them_text(case)} and no CPU core is "
+            f"left{_crowd_text(case)}: the GPU waits {share_text(lost)} of the time.",
             lost,
             case.bound(*WAITS),
             remedy=(
@@ -135,48 +148,26 @@ def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
             ),
             location=hot or loop,
             evidence=evidence,
-            alternatives=("loader_too_few_workers",),
+            confidence=told_apart(case, Confidence.HIGH),
+            alternatives=("loader_too_few_workers", *or_slow_sample(case)),
             experiment="Double num_workers: if throughput stays, the cores are the limit.",
         )
     small = small_reads(case)
     return finding(
         "loader_too_few_workers",
-        f"{_workers_text(count)} cannot keep up: the training loop{place_text(loop)} waits for data and the GPU is "
-        f"idle {share_text(lost)} of the time.",
+        f"{workers_text(count)} cannot keep up{of_them_text(case)}: the training loop{place_text(loop)} waits for data "
+        f"and the GPU is idle {share_text(lost)} of the time.",
         lost,
         _bound(advice),
         remedy=f"num_workers={advice.advised} (now {count}). {_why_count(advice)}",
         location=loop,
         evidence=rows(*evidence, *small),
         # A fifth of the workers' time for 22 files a sample: packed files made that job as fast as more workers did.
-        confidence=Confidence.MEDIUM if small else Confidence.HIGH,
-        alternatives=("loader_small_files",) if small else (),
+        confidence=Confidence.MEDIUM if small else told_apart(case, Confidence.HIGH),
+        alternatives=(*(("loader_small_files",) if small else ()), *or_slow_sample(case)),
         experiment="Read some samples from one packed file: if a worker makes them faster, opening files is what costs."
         if small
         else "",
-    )
-
-
-def _transfer(case: Case, lost: float) -> Finding:
-    account, e, view = case.account, case.evidence, case.workers
-    assert account is not None
-    return finding(
-        "loader_collate_or_ipc",
-        f"The workers are ahead, but their batches arrive slowly in the training process: the GPU is idle "
-        f"{share_text(lost)} of the time.",
-        lost,
-        case.bound(*WAITS),
-        remedy="Send few large tensors per batch instead of many objects: collate in the worker (collate_fn), return "
-        "tensors rather than lists and dicts of arrays, raise prefetch_factor.",
-        location=account.location(*WAITS),
-        confidence=Confidence.MEDIUM,
-        evidence=rows(
-            case.stack_row("training thread waits for a batch", Activity.WAITING_FOR_DATA),
-            case.stack_row("training thread unpacks a batch", Activity.RECEIVING_DATA),
-            queue_row(case, view),
-            row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
-            *case.gpu_rows(),
-        ),
     )
 
 
@@ -242,10 +233,6 @@ def _crowd_text(case: Case) -> str:
     if others is None or others < 0.25 * case.evidence.host.cpus:
         return ""
     return f" (other processes use {others:.1f} of {case.evidence.host.cpus})"
-
-
-def _workers_text(count: int) -> str:
-    return "One loader worker" if count == 1 else f"{count} loader workers"
 
 
 def _why_count(advice: WorkerAdvice) -> str:

@@ -11,13 +11,13 @@ from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import advise_workers, finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.loader import WAITS, hot_row, queue_row
+from gpuwatch.diagnose.loader import WAITS, hot_row, of_them_text, or_slow_sample, queue_row, told_apart, workers_row
 from gpuwatch.model import Confidence, EvidenceRow, Finding
 
 
 def state_share(case: Case, state: str) -> float:
-    """Mean share of the workers' readings in a scheduler state."""
-    return fmean(w.states.get(state, 0.0) for w in case.evidence.workers)
+    """Mean share of the readings in a scheduler state, of the workers that had work."""
+    return fmean(w.states.get(state, 0.0) for w in case.crew.counted)
 
 
 def waits_for_storage(case: Case, lost: float) -> Finding:
@@ -26,13 +26,14 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
     assert account is not None
     disk_state = state_share(case, "D")
     local = disk_state >= t.DISK_WAIT_STATE or (e.host.psi_io_pct or 0.0) >= t.PSI_IO_PCT
-    wchan = next((name for w in e.workers for name, _ in w.wchans if name != "0"), "")
-    remote_fs = any(mark in name for w in e.workers for name, _ in w.wchans for mark in ("nfs", "rpc_", "fuse", "ceph"))
+    crew = case.crew.counted
+    wchan = next((name for w in crew for name, _ in w.wchans if name != "0"), "")
+    remote_fs = any(mark in name for w in crew for name, _ in w.wchans for mark in ("nfs", "rpc_", "fuse", "ceph"))
     place = (view.where if view else None) or account.location(*WAITS)
-    read = sum(w.read_bytes_per_s or 0.0 for w in e.workers)
+    read = sum(w.read_bytes_per_s or 0.0 for w in crew)
     evidence = rows(
         case.stack_row("training thread waits for a batch", *WAITS),
-        row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
+        workers_row(case),
         row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
         row("workers off the CPU inside a fetch", 100 * view.waiting if view else None, "% of samples",
             f"stack samples (n={view.samples if view else 0})", e.window_s),
@@ -71,17 +72,19 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
             f"The loader workers wait for the disk{place_text(place)} ({units.rate_text(read)}): the GPU is idle "
             f"{share_text(lost)} of the time.",
             lost, case.bound(*WAITS), remedy=remedy, location=place, evidence=evidence, confidence=Confidence.MEDIUM,
-            alternatives=("loader_small_files" if not small else "loader_storage_bandwidth",),
+            alternatives=(
+                "loader_small_files" if not small else "loader_storage_bandwidth", *or_slow_sample(case),
+            ),
             experiment="Read the same files twice: if the second pass is fast, the disk is the limit.",
         )  # fmt: skip
-    count = len(e.workers)
+    count = len(crew)
     held = account.held_in(*WAITS)
     advice = advise_workers(count, held, account.computing, e.host.cpus, cpu_bound=False)
     return finding(
         "loader_storage_latency",
         f"The {count} loader worker{'s' if count != 1 else ''} sleep{'' if count != 1 else 's'} inside the fetch"
-        f"{place_text(place)}, waiting for an answer from storage or network: the GPU is idle {share_text(lost)} "
-        "of the time.",
+        f"{place_text(place)}{of_them_text(case)}, waiting for an answer from storage or network: the GPU is idle "
+        f"{share_text(lost)} of the time.",
         lost,
         case.bound(*WAITS),
         remedy="Copy the data next to the GPU before training, or fetch many samples per request (shards, "
@@ -89,8 +92,11 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
         f"would hide all (now {count}).",
         location=place,
         evidence=evidence,
-        confidence=_how_sure(case),
-        alternatives=("loader_hung",) if nothing_moves(case) else ("lock or sleep in the dataset's own code",),
+        confidence=told_apart(case, _how_sure(case)),
+        alternatives=(
+            "loader_hung" if nothing_moves(case) else "lock or sleep in the dataset's own code",
+            *or_slow_sample(case),
+        ),
         experiment=f"Look at the line{place_text(place)}: does it talk to a network or a lock?",
     )
 

@@ -32,6 +32,19 @@ MAIN_BUSY_CORES = 0.60
 
 WORKER_QUEUE_IDLE = 0.50
 """Workers that wait for work this often are ahead of the main process: the loader's transfer is slow, not they."""
+IDLE_WORKER = 0.80
+"""Share of a worker's own stacks in which it waits for work, from which it has none. A choice: with the three or four
+samples that a short window has of each, a worker that waits for a third of its time is taken for idle by one in 27."""
+WORKER_STACKS = 3
+"""Fewer samples of one worker do not tell it from the others."""
+NO_WORK_CORES = 0.005
+"""A worker below this had not one sample to prepare. Recordings from the H200: hung workers 0.000, those that wait for
+a remote store 0.01."""
+UNPACKING = 0.20
+"""Share of the samples in which the training process takes batches apart, from which that is what it waits for.
+Recordings from the H200: 0.83 and 0.95 where the hand-over was the cause, at most 0.12 elsewhere."""
+ONE_AT_WORK = 0.5
+"""Workers at work at any time, on average, from which one may be what all wait for. A choice: half the time."""
 MULTITHREADED_CORES = 1.1
 """A worker that uses more than one core computes in several threads; idle pools do not count."""
 MULTITHREADED_THREADS = 4
