@@ -189,6 +189,8 @@ class _Job:
             write_bytes_per_s=_per(_delta(first.write_bytes, last.write_bytes), seconds),
             threads=last.num_threads,
             wchans=tuple((str(name), n / len(samples)) for name, n in wchans.most_common(3)),
+            run_wait=_per(_delta(first.run_wait_ns, last.run_wait_ns), seconds * 1e9),
+            cpus_allowed=self.infos[pid].cpus_allowed if pid in self.infos else "",
         )
 
 
@@ -223,6 +225,7 @@ def _host(samples: Sequence[HostSample], inventory: Inventory | None) -> HostUse
         ),
         shm_total_bytes=max((v for s in samples if (v := value_of(s.shm_total_bytes)) is not None), default=None),
         swap_grew_bytes=_delta(samples[0].swap_used_bytes, samples[-1].swap_used_bytes) if samples else None,
+        online=max((s.cpus_online for s in samples), default=0) or cpus,
     )
 
 

@@ -9,7 +9,9 @@ from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import advise_workers, finding, row, rows, share_text
 from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.cores import limit_text, remedy, short
 from gpuwatch.diagnose.loader import crowded, no_core_left, of_them_text, or_slow_sample, workers_row
+from gpuwatch.diagnose.shortage import is_short
 from gpuwatch.diagnose.storage import is_hung, loader_hung, reads_small_files, state_share
 from gpuwatch.diagnose.transfer import copies_between
 from gpuwatch.model import Confidence, EvidenceRow, Finding, Severity
@@ -37,6 +39,11 @@ def find(case: Case) -> list[Finding]:
             _vague(case, lost, "loader_worker_restart", ("loader_too_few_workers",),
                    f"Loader workers were replaced {e.worker_generations:.0f} times over.",
                    "DataLoader(persistent_workers=True); with short epochs also an endless sampler.")
+        ]  # fmt: skip
+    if e.main is not None and short(e, (e.main,)) and not case.throttled:
+        return [
+            _vague(case, lost, "cpu_oversubscribed", ("cpu_quota_throttled", "host_preprocessing", "launch_bound"),
+                   f"The training process waits for a CPU: {limit_text(e, (e.main,))}.", remedy(e, (e.main,)))
         ]  # fmt: skip
     if e.workers and main < t.MAIN_BUSY_CORES:
         return [_workers(case, lost)]
@@ -95,6 +102,12 @@ def _workers(case: Case, lost: float) -> Finding:
     e = case.evidence
     cores, count = case.worker_cores or 0.0, len(case.crew.counted)
     some = f"{count} loader workers{of_them_text(case)}"
+    if is_short(case):
+        uses = case.crew.counted
+        return _vague(
+            case, lost, "cpu_oversubscribed", ("cpu_quota_throttled", "loader_slow_transform"),
+            f"The {some} wait for a CPU: {limit_text(e, uses)}.", remedy(e, uses),
+        )  # fmt: skip
     if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE:
         small = reads_small_files(case)
         return _vague(
@@ -105,7 +118,7 @@ def _workers(case: Case, lost: float) -> Finding:
             else "Stage the data set on a faster local disk (NVMe) or in memory.",
         )  # fmt: skip
     if cores >= t.BUSY_CPU_CORES:
-        advice = advise_workers(count, lost, case.busy, e.host.cpus, cores_per_worker=cores)
+        advice = advise_workers(count, lost, case.busy, case.cpus, cores_per_worker=cores)
         if no_core_left(case, advice):
             return _vague(
                 case, lost, "cpu_oversubscribed" if crowded(case, cores) else "loader_slow_transform",

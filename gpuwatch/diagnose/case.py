@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from gpuwatch.diagnose import cores
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
 from gpuwatch.diagnose.advice import Bound, gain_bound, pct, row, share_text
@@ -45,6 +46,12 @@ class Case(Struct, frozen=True):
         """Mean CPU per DataLoader worker that had work, in cores; of all when none had."""
         known = [w.cpu_cores for w in self.crew.counted if w.cpu_cores is not None]
         return sum(known) / len(known) if known else None
+
+    @property
+    def cpus(self) -> float:
+        """Cores that the loader may use, or that the training process may where there is none."""
+        e = self.evidence
+        return cores.usable(e, self.crew.counted or ((e.main,) if e.main is not None else ()))
 
     @property
     def steps(self) -> StepTimes | None:

@@ -30,6 +30,10 @@ class ProcessUse(Struct, frozen=True):
     threads: int
     wchans: tuple[tuple[str, float], ...] = ()
     """Kernel functions it slept in, commonest first, as shares."""
+    run_wait: float | None = None
+    """Share of the time in which its main thread was ready to run and had no CPU."""
+    cpus_allowed: str = ""
+    """Such as "0-3,8"; "" when not read."""
 
 
 class QuotaUse(Struct, frozen=True):
@@ -50,6 +54,8 @@ class HostUse(Struct, frozen=True):
     shm_used_share: float | None = None
     shm_total_bytes: float | None = None
     swap_grew_bytes: float | None = None
+    online: int = 0
+    """CPUs that the machine has, whether or not gpuwatch may run on them."""
 
 
 class Tenant(Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import WorkerAdvice, row, share_text
 from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.cores import job
 from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.worker_view import WorkerView
 from gpuwatch.model import CodeLocation, Confidence, EvidenceRow
@@ -36,12 +37,12 @@ def queue_row(case: Case, view: WorkerView | None) -> EvidenceRow | None:
 def no_core_left(case: Case, advice: WorkerAdvice) -> bool:
     """More workers would find no core. A sixteenth worker beside fifteen is no remedy either."""
     few_more = advice.advised < len(case.crew.counted) * t.WORTHWHILE
-    return not case.throttled and ((case.evidence.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or few_more)
+    return case.throttled or (case.evidence.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT or few_more
 
 
 def crowded(case: Case, cores: float) -> bool:
     """Each worker runs several threads, together far more than there are cores: they push each other off."""
-    workers, cpus = case.crew.counted, case.evidence.host.cpus
+    workers, cpus = case.crew.counted, case.cpus
     threads = sum(w.threads for w in workers) / len(workers)
     return (
         bool(cpus)
@@ -49,6 +50,14 @@ def crowded(case: Case, cores: float) -> bool:
         and threads >= t.MULTITHREADED_THREADS
         and len(workers) * threads > 1.5 * cpus
     )
+
+
+def others_cores(case: Case) -> float | None:
+    """CPU that processes outside this job use, in cores."""
+    host = case.evidence.host
+    if host.cpu_busy_pct is None or not host.online:
+        return None
+    return max(0.0, host.cpu_busy_pct / 100.0 * host.online - sum(p.cpu_cores or 0.0 for p in job(case.evidence)))
 
 
 def workers_text(count: int) -> str:

@@ -79,7 +79,7 @@ def waits_for_storage(case: Case, lost: float) -> Finding:
         )  # fmt: skip
     count = len(crew)
     held = account.held_in(*WAITS)
-    advice = advise_workers(count, held, account.computing, e.host.cpus, cpu_bound=False)
+    advice = advise_workers(count, held, account.computing, case.cpus, cpu_bound=False)
     return finding(
         "loader_storage_latency",
         f"The {count} loader worker{'s' if count != 1 else ''} sleep{'' if count != 1 else 's'} inside the fetch"

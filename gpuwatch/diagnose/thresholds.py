@@ -64,6 +64,22 @@ SMALL_READ_BYTES = 64 * 1024
 THROTTLED_PERIODS = 0.10
 """Share of scheduler periods in which the job's cgroup was throttled (H200 set: 0.5-1.0 under quota, 0 else)."""
 
+RUN_WAIT_SHORT = 0.20
+"""Share of the time that a thread is ready to run and has no CPU. Recordings from the H200: at most 0.01 in jobs that
+have their cores, 0.26 to 0.52 (training thread) and 0.49 to 0.84 (workers) under a quota or on crowded cores."""
+WAITS_OVER_RUNS = 0.5
+"""Waiting for a CPU over having one, from which the wait is the cause. A choice: two workers on one CPU read 1.0."""
+WAITS_OVER_RUNS_FULL = 1.5
+"""The same on a machine that is full. A choice above 1.0: what a loader with a slow transform read beside another rank
+on two CPUs, where the transform was the planted cause (tests/recordings/ranks)."""
+READY_UNSERVED = 0.40
+"""Share of the readings in state R, less the cores used, that says the same. Recordings from the H200: at most 0.26 in
+jobs that have their cores (30 readings), 0.48 to 0.81 in workers under a quota."""
+OTHERS_SHARE = 0.25
+"""Of the machine's CPUs in use by other processes, from which they are named. A choice."""
+FILLED = 0.70
+"""Share of the CPUs that a job is bound to, from which it is taken to use them up. A choice."""
+
 COPY_BYTES_PER_S = 1.0 * 2**30
 """PCIe traffic in a window from which the line is called a copy. H200 set: pageable copies 6.6 GiB/s on average,
 a host-bound job 0.3 on average with copies in one window of five."""
