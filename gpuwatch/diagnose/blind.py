@@ -12,7 +12,7 @@ from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.cores import limit_text, remedy, short
 from gpuwatch.diagnose.loader import crowded, no_core_left, of_them_text, or_slow_sample, workers_row
 from gpuwatch.diagnose.shortage import is_short
-from gpuwatch.diagnose.storage import is_hung, loader_hung, reads_small_files, state_share
+from gpuwatch.diagnose.storage import is_hung, is_remote, loader_hung, reads_small_files, state_share
 from gpuwatch.diagnose.transfer import copies_between
 from gpuwatch.model import Confidence, EvidenceRow, Finding, Severity
 
@@ -108,7 +108,7 @@ def _workers(case: Case, lost: float) -> Finding:
             case, lost, "cpu_oversubscribed", ("cpu_quota_throttled", "loader_slow_transform"),
             f"The {some} wait for a CPU: {limit_text(e, uses)}.", remedy(e, uses),
         )  # fmt: skip
-    if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE:
+    if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE and not is_remote(case):
         small = reads_small_files(case)
         return _vague(
             case, lost, "loader_small_files" if small else "loader_storage_bandwidth",

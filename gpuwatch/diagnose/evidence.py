@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gpuwatch.diagnose.gpu_windows import GpuWindow, link_share
 from gpuwatch.diagnose.thresholds import STEADY_BUSY
-from gpuwatch.model import Device, DeviceHealth, EventRecord, StackSample, StepTimes
+from gpuwatch.model import Device, DeviceHealth, EventRecord, FileSystem, StackSample, StepTimes
 
 
 class ProcessUse(Struct, frozen=True):
@@ -34,6 +34,8 @@ class ProcessUse(Struct, frozen=True):
     """Share of the time in which its main thread was ready to run and had no CPU."""
     cpus_allowed: str = ""
     """Such as "0-3,8"; "" when not read."""
+    storage: tuple[FileSystem, ...] = ()
+    """Where files lie that it had open, of the main process and the workers; empty when none was seen."""
 
 
 class QuotaUse(Struct, frozen=True):

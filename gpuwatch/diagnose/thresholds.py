@@ -59,6 +59,8 @@ DISK_WAIT_STATE = 0.20
 """Share of worker readings in state D from which storage is the reason. H200: workers that read 64 files of 8 KiB per
 sample 0.22 to 0.38, workers that decode from memory 0."""
 PSI_IO_PCT = 10.0
+MOSTLY = 0.5
+"""Share of the workers' waits that are of one kind, from which it names them. A choice: half."""
 SMALL_READS_PER_S = 500.0
 SMALL_READ_BYTES = 64 * 1024
 THROTTLED_PERIODS = 0.10

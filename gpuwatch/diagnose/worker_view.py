@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean
 
 from msgspec import Struct
@@ -18,7 +18,8 @@ from msgspec import Struct
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.evidence import Evidence, ProcessUse
 from gpuwatch.diagnose.frames import Activity, classify, last_name, worker_activity
-from gpuwatch.model import CodeLocation, Frame, ThreadStack
+from gpuwatch.diagnose.waiting import Wait, waits_for
+from gpuwatch.model import CodeLocation, Frame, StackSample, ThreadStack
 
 _TAKES_BATCHES = re.compile(r"torch/utils/data/(_utils/pin_memory|dataloader)\.py$")
 _REBUILDS = re.compile(r"torch/multiprocessing/reductions\.py$|multiprocessing/(reduction|resource_sharer)\.py$")
@@ -41,6 +42,10 @@ class WorkerView(Struct, frozen=True):
     """Innermost library function under it, such as "Image.resize", or ""."""
     queueing: dict[int, float] = {}
     """Of each worker with enough samples: share of them in which it waits for work."""
+    sleeps: dict[Wait, float] = {}
+    """Of the samples off the CPU inside a fetch: share that waits for this."""
+    lock: CodeLocation | None = None
+    """Line of the user's code that takes the lock, of those that wait for one."""
     unpacking: float | None = None
     """Share of the samples of the training process in which a thread of it receives, rebuilds or pins a batch. None
     where no thread was seen that takes batches."""
@@ -127,8 +132,8 @@ def workers(evidence: Evidence) -> WorkerView | None:
     """The workers' stacks in sum, None without any."""
     seen: dict[int, list[ThreadStack]] = defaultdict(list)
     for stack in evidence.worker_stacks:
-        main = next((th for th in stack.threads if th.name == "MainThread" or th.os_tid == stack.pid), None)
-        if main is not None and main.frames:
+        main = main_thread(stack)
+        if main is not None:
             seen[stack.pid].append(main)
     if not seen:
         return None
@@ -143,6 +148,7 @@ def workers(evidence: Evidence) -> WorkerView | None:
     counted = {w.pid for w in crew(evidence, bare).counted} & seen.keys() or seen.keys()
     total = sum((doing[pid] for pid in counted), Counter[Activity]())
     place, library = _place(evidence, [thread for pid in sorted(counted) for thread in seen[pid]])
+    sleeps, lock = _sleeps(evidence, counted)
     return WorkerView(
         samples=total.total(),
         waiting_for_work=total[Activity.WAITING_FOR_WORK] / total.total(),
@@ -151,6 +157,8 @@ def workers(evidence: Evidence) -> WorkerView | None:
         where=place,
         library=library,
         queueing=queueing,
+        sleeps=sleeps,
+        lock=lock,
         unpacking=_unpacking(evidence),
     )
 
@@ -171,6 +179,33 @@ def _place(evidence: Evidence, threads: Sequence[ThreadStack]) -> tuple[CodeLoca
     frame, n = lines.most_common(1)[0]
     place = CodeLocation(frame.file, frame.line, frame.function, n / lines.total())
     return place, leaves.most_common(1)[0][0] if leaves else ""
+
+
+def _sleeps(evidence: Evidence, pids: Collection[int]) -> tuple[dict[Wait, float], CodeLocation | None]:
+    """What the workers wait for that are off the CPU inside a fetch, and where they take a lock."""
+    wchans = {w.pid: [name for name, _ in w.wchans] for w in evidence.workers}
+    kinds: Counter[Wait] = Counter()
+    lines: Counter[Frame] = Counter()
+    for stack in evidence.worker_stacks:
+        main = main_thread(stack)
+        if stack.pid not in pids or main is None or worker_activity(main) is not Activity.WAITING:
+            continue
+        kind = waits_for(main, [th for th in stack.threads if th is not main], wchans.get(stack.pid, ()))
+        kinds[kind] += 1
+        frame = classify(main, evidence.source).where
+        if kind is Wait.LOCK and frame is not None:
+            lines[frame] += 1
+    shares = {kind: n / kinds.total() for kind, n in kinds.items()}
+    if not lines:
+        return shares, None
+    frame, n = lines.most_common(1)[0]
+    return shares, CodeLocation(frame.file, frame.line, frame.function, n / lines.total())
+
+
+def main_thread(stack: StackSample) -> ThreadStack | None:
+    """The thread of a worker that fetches, if its stack is there."""
+    main = next((th for th in stack.threads if th.name == "MainThread" or th.os_tid == stack.pid), None)
+    return main if main is not None and main.frames else None
 
 
 def _unpacks(frames: Sequence[Frame]) -> bool | None:
