@@ -100,7 +100,7 @@ def limit_text(evidence: Evidence, uses: Sequence[ProcessUse]) -> str:
         return "no CPU core of the machine is free"
     if evidence.quota is not None and evidence.quota.throttled_periods > 0.0:
         return f"its cgroup may use {evidence.quota.quota_cores:g} CPUs"
-    return "the machine has idle ones, so by a limit that is not visible from here"
+    return "the machine has idle ones, so a limit that is not visible from here holds it back"
 
 
 def remedy(evidence: Evidence, uses: Sequence[ProcessUse]) -> str:

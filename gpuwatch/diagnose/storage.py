@@ -63,10 +63,13 @@ def _slept(case: Case, *kinds: Wait) -> float:
 def is_remote(case: Case) -> bool:
     """The kernel waits for a server, or the files lie on one and it does not wait for a disk."""
     crew = case.crew.counted
-    names = [name for w in crew for name, _ in w.wchans]
-    if any(REMOTE_WCHAN.search(name) for name in names):
+    if any(REMOTE_WCHAN.search(name) for w in crew for name, _ in w.wchans):
         return True
-    return remote(data_mounts(case.evidence.main, crew)) is True and not any(LOCAL_WCHAN.search(n) for n in names)
+    return remote(data_mounts(case.evidence.main, crew)) is True and not _waits_for_a_disk(case)
+
+
+def _waits_for_a_disk(case: Case) -> bool:
+    return any(LOCAL_WCHAN.search(name) for w in case.crew.counted for name, _ in w.wchans)
 
 
 def _place(case: Case) -> CodeLocation | None:
@@ -74,8 +77,10 @@ def _place(case: Case) -> CodeLocation | None:
     return (case.workers.where if case.workers else None) or case.account.location(*WAITS)
 
 
-def _from_text(mounts: Sequence[FileSystem]) -> str:
-    return f" from {mounts_text(mounts)}" if mounts else ""
+def _reads_text(mounts: Sequence[FileSystem], read: float) -> str:
+    where = f" from {mounts_text(mounts)}" if mounts else ""
+    rate = f" at {units.rate_text(read)}" if read else ""
+    return f" (they read{where}{rate})" if where or rate else ""
 
 
 def _swaps(case: Case, lost: float, evidence: tuple[EvidenceRow, ...]) -> Finding:
@@ -121,12 +126,12 @@ def _local(
         if small
         else "Stage the data set on a faster local disk (NVMe) or in memory; read ahead with larger requests."
     )
-    # Files on a mount of unknown kind, or on several, may as well come from a server.
-    open_question = ("loader_storage_latency",) if mounts and remote(mounts) is None else ()
+    # Where the mount is not known, or of unknown kind, the files may as well come from a server.
+    open_question = ("loader_storage_latency",) if remote(mounts) is None and not _waits_for_a_disk(case) else ()
     return finding(
         cause,
-        f"The loader workers wait for the disk{place_text(place)}: they read{_from_text(mounts)} at "
-        f"{units.rate_text(read)}. The GPU is idle {share_text(lost)} of the time.",
+        f"The loader workers wait for the disk{place_text(place)}{_reads_text(mounts, read)}: the GPU is idle "
+        f"{share_text(lost)} of the time.",
         lost, case.bound(*WAITS), remedy=remedy, location=place, evidence=evidence, confidence=Confidence.MEDIUM,
         alternatives=(
             "loader_small_files" if not small else "loader_storage_bandwidth", *open_question, *or_slow_sample(case),
