@@ -22,7 +22,7 @@ FAMILIES = {
     "input": (
         "loader_in_main_process", "loader_too_few_workers", "loader_slow_transform", "loader_storage_bandwidth",
         "loader_storage_latency", "loader_small_files", "loader_worker_restart", "loader_collate_or_ipc",
-        "loader_hung", "shm_too_small",
+        "loader_hung", "shm_too_small", "loader_slow_sample",
     ),
     "host": (
         "host_preprocessing", "python_bound", "launch_bound", "batch_too_small", "host_sync", "gil_contention",

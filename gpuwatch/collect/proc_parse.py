@@ -37,6 +37,8 @@ class PidStatus(NamedTuple):
     """The pid in each nested PID namespace, outermost first; empty before Linux 4.1."""
     voluntary_switches: int
     nonvoluntary_switches: int
+    cpus_allowed: str
+    """Such as "0-3,8"; "" before Linux 2.6.26 and where /proc is not the kernel's own (gVisor)."""
 
 
 class PidIo(NamedTuple):
@@ -153,6 +155,7 @@ def parse_status(data: bytes) -> PidStatus:
         nspid=tuple(int(pid) for pid in pairs.get(b"NSpid", b"").split()),
         voluntary_switches=_need(pairs, b"voluntary_ctxt_switches", "status"),
         nonvoluntary_switches=_need(pairs, b"nonvoluntary_ctxt_switches", "status"),
+        cpus_allowed=printable(pairs.get(b"Cpus_allowed_list", b"").strip()),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpuwatch.diagnose import stalls
+from gpuwatch.diagnose import cores, stalls
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
 from gpuwatch.diagnose.activity import Activity
@@ -314,31 +314,38 @@ _WANTS_A_CORE = (Activity.LAUNCHING, Activity.HOST_WORK, Activity.USER_LINE)
 
 
 def _starved(case: Case, account: Account) -> bool:
-    """No core is free and the thread that drives the GPU gets a small part of the one that it would use."""
-    full = (case.evidence.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT
-    wanted = account.held_in(*_WANTS_A_CORE)
-    short = case.evidence.main is not None and case.main_cores < wanted / 2
-    return full and short and account.lost_in(*_WANTS_A_CORE) >= t.NAMED_FROM
+    """The thread that drives the GPU gets a small part of the core that it would use: none is free, or it may use
+    fewer than the machine has. Under a quota that is seen to throttle, that is the cause and this its symptom."""
+    main = case.evidence.main
+    if main is None or account.lost_in(*_WANTS_A_CORE) < t.NAMED_FROM:
+        return False
+    crowded_out = cores.full(case.evidence) and case.main_cores < account.held_in(*_WANTS_A_CORE) / 2
+    return crowded_out or (cores.short(case.evidence, (main,)) and not case.throttled)
 
 
 def _no_core(case: Case, account: Account) -> Finding:
     e, lost, place = case.evidence, account.lost_in(*_WANTS_A_CORE), account.location(*_WANTS_A_CORE)
+    main = (e.main,) if e.main is not None else ()
+    bound = cores.bound_to(e, main)
     return finding(
         "cpu_oversubscribed",
-        f"No CPU core is free: the training thread{place_text(place)} waits for one, and the GPU for it: "
-        f"{share_text(lost)} of the time.",
+        f"The training thread{place_text(place)} waits for a CPU, and the GPU for it, {share_text(lost)} of the time: "
+        f"{cores.limit_text(e, main)}.",
         lost,
         case.bound(*_WANTS_A_CORE),
-        remedy="Fewer threads: one per DataLoader worker (torch.set_num_threads(1), cv2.setNumThreads(0), "
-        "OMP_NUM_THREADS=1), fewer workers, or fewer other programs on this machine.",
+        remedy=cores.remedy(e, main),
         location=place,
-        confidence=Confidence.MEDIUM,
-        alternatives=("launch_bound",),
+        confidence=Confidence.HIGH if bound and cores.fills(e, bound) else Confidence.MEDIUM,
+        alternatives=("launch_bound",) if bound or cores.full(e) else ("cpu_quota_throttled", "launch_bound"),
         experiment="Halve num_workers: if the steps get shorter, the cores were the limit.",
         evidence=rows(
             case.stack_row("training thread would compute", *_WANTS_A_CORE),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
-            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+            row("it is ready to run, without a CPU", pct(cores.waits(e.main)) if e.main else None, "% of the time",
+                "/proc/PID/schedstat and state", e.window_s),
+            row("CPUs that it may run on", cores.list_text(cores.allowed(main)) or None, f"of {e.host.online}",
+                "/proc/PID/status", e.window_s),
+            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.online} CPUs", "/proc/stat", e.window_s),
             *case.gpu_rows(),
         ),
-    )
+    )  # fmt: skip
