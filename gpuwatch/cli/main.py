@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from gpuwatch import __version__
+from gpuwatch.cli.stderr import say
 from gpuwatch.errors import GpuwatchError
 
 COMMANDS = {
@@ -71,13 +72,13 @@ def run(argv: list[str]) -> int:
         sys.stdout.flush()
     except click.UsageError as exc:
         hint = f" (see: {exc.ctx.command_path} --help)" if exc.ctx else ""
-        click.echo(f"gpuwatch: {exc.format_message()}{hint}", err=True)
+        say(f"gpuwatch: {exc.format_message()}{hint}")
         return EX_USAGE
     except click.ClickException as exc:
-        click.echo(f"gpuwatch: {exc.format_message()}", err=True)
+        say(f"gpuwatch: {exc.format_message()}")
         return EX_USAGE
     except GpuwatchError as exc:
-        click.echo(f"gpuwatch: {exc}", err=True)
+        say(f"gpuwatch: {exc}")
         return exc.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130

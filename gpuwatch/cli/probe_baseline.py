@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuwatch.cli import probe_measuring
+from gpuwatch.cli.stderr import say
 
 if TYPE_CHECKING:
     from gpuwatch.cli.probe_measuring import Asked
@@ -65,10 +66,10 @@ def command(
             results = [session.run(probe, at, seconds) for probe, at in turns for _run in range(runs)]
     good, refused = baseline.accepted(results)
     for line in refused:
-        click.echo(line, err=True)
+        say(line)
     if not good:
         judged = measured(results)
-        click.echo(f"nothing to keep: {judged.exit_reason}", err=True)
+        say(f"nothing to keep: {judged.exit_reason}")
         return judged.exit_code or EXIT_UNKNOWN
     kept = baseline.appended(old, good)
     write_results(out, kept, os.uname().nodename)
