@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from gpuwatch.model import ProbeResult, ProbeStatus, ProbeValue
 from gpuwatch.verdict import baseline, fingerprint, quantities
-from gpuwatch.verdict.demands import demand_rows
+from gpuwatch.verdict.demands import demand_rows, idle_rules
 from gpuwatch.verdict.policy import Policy
 from gpuwatch.verdict.statistics import Difference, Interval, detectable_against, holm, prediction
 from gpuwatch.verdict.verdicts import Change, Judgement, Level, Row, Verdict, placed, row
@@ -134,8 +134,10 @@ def check(base: Iterable[ProbeResult], new: Iterable[ProbeResult], settings: Set
     level = one_of(len(candidates))
     rows += [_verdict(candidate, p, settings.policy, level) for candidate, p in zip(candidates, p_values, strict=True)]
     rows += _missing(known, measured, settings)
-    rows += demand_rows([run for runs in measured.values() for run in runs if failure(run)[0] is None], settings.policy)
-    return Judgement(title, tuple(rows), tuple(differences.values()), strict=settings.strict)
+    tried = [run for runs in measured.values() for run in runs]
+    rows += demand_rows(tried, [run for run in tried if failure(run)[0] is None], settings.policy)
+    notes = tuple(idle_rules(settings.policy, [*known, *tried]))
+    return Judgement(title, tuple(rows), tuple(differences.values()), notes, settings.strict)
 
 
 def _reference(known: Sequence[ProbeResult], run: ProbeResult) -> tuple[list[ProbeResult], float]:

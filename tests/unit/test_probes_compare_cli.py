@@ -198,6 +198,11 @@ def test_a_policy_alone_is_a_check(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text('[probe.copies.rate]\nexpect_min = "60 GB/s"\nsource = "acceptance"\n')
     assert run(["probe", "check", "--policy", "p.toml", "--device", "cpu"]) == 2
     assert "at least 60 GB/s demanded (acceptance)" in capsys.readouterr().out
+    Path("p.toml").write_text(
+        '[probe.copies.rate]\nexpect_min = "40 GB/s"\n[probe.memory.copy]\nexpect_min = "1 GB/s"\n'
+    )
+    assert run(["probe", "check", "copies", "--policy", "p.toml", "--device", "cpu"]) == 0
+    assert "note: policy: memory.copy is demanded and was left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
