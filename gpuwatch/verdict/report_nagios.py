@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from gpuwatch.verdict.report_text import figure, percent
-from gpuwatch.verdict.verdicts import NAGIOS, Judgement, Row, Verdict
+from gpuwatch.verdict.verdicts import EXIT_CODES, NAGIOS, Judgement, Row, Verdict
 
 
 def exit_code(code: int) -> int:
@@ -17,14 +17,18 @@ def exit_code(code: int) -> int:
     return code if code in NAGIOS else 3
 
 
-def report(judgement: Judgement, code: int | None = None) -> str:
-    """ "GPUWATCH PROBE CRITICAL - matmul.bf16 cuda:0 -7.1 % … | 'matmul.bf16_cuda:0'=735;…"."""
-    word = NAGIOS.get(judgement.exit_code if code is None else code, "UNKNOWN")
-    rows = [row for row in judgement.rows if row.level is judgement.level]
+def report(judgement: Judgement, code: int | None = None, reason: str = "") -> str:
+    """ "GPUWATCH PROBE CRITICAL - matmul.bf16 cuda:0 -7.1 % … | 'matmul.bf16_cuda:0'=735;…".
+
+    ``code``: the exit code, where it is not the judgement's own, and ``reason`` for it; the word is that of the code.
+    """
+    code = exit_code(judgement.exit_code if code is None else code)
+    word = NAGIOS.get(code, "UNKNOWN")
+    # Of the level that makes the code: below a warning that is let pass may be a probe that could not run.
+    rows = [row for row in judgement.rows if exit_code(EXIT_CODES.get(row.level, 0)) == code]
     worst = sorted(rows, key=lambda row: row.improvement or 0.0)
-    said = "; ".join(_said(row) for row in worst[:3]) if word != "OK" else ""
-    text = said or judgement.exit_reason
-    # A quantity that is compared with the baseline and meets a demand has two rows, and one label.
+    said = "; ".join(_said(row) for row in worst[:3]) if code else ""
+    text = said or reason or judgement.exit_reason
     told: dict[str, str] = {}
     for row in judgement.rows:
         if row.after is not None:

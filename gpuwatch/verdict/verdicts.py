@@ -152,7 +152,7 @@ class Judgement(Struct, frozen=True):
     @property
     def level(self) -> Level:
         """The worst: critical, warn, unknown, ok. All skipped is SKIP; nothing judged is UNKNOWN."""
-        return overall((row.level for row in self.rows), self.strict)
+        return self.outcome()[0]
 
     @property
     def exit_code(self) -> int:
@@ -162,16 +162,35 @@ class Judgement(Struct, frozen=True):
     @property
     def exit_reason(self) -> str:
         """Why this exit code, one line."""
-        level = self.level
-        rows = [row for row in self.rows if row.level is level]
+        return self.outcome()[1]
+
+    def counted(self, row: Row, lenient: bool = False) -> Level:
+        """What a row counts as. ``lenient``: a warning counts as OK. What is not there may be no fault, and is never
+        a pass."""
+        level = Level.OK if lenient and row.level is Level.WARN else row.level
+        return Level.NOTE if level is Level.OK and row.verdict is Verdict.MISSING else level
+
+    def outcome(self, lenient: bool = False) -> tuple[Level, str]:
+        """The level of all rows together and the reason for it, one line.
+
+        ``lenient`` adds up anew instead of changing the end: below a warning may be a probe that could not run.
+        """
+        level = overall((self.counted(row, lenient) for row in self.rows), self.strict)
+        rows = [row for row in self.rows if self.counted(row, lenient) is level]
         if not rows:
-            return "nothing was measured and judged"
-        first = f"{rows[0].name}{f' on {rows[0].device}' if rows[0].device else ''}"
-        if level is Level.OK:
-            return _passed(rows)
-        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        why = f": {rows[0].reason}" if rows[0].reason else ""
-        return f"{first}{more} {rows[0].verdict.value}{why}"
+            return level, "nothing was measured and judged"
+        warned = [row for row in rows if row.level is Level.WARN]
+        if level is Level.OK and not (lenient and warned):
+            return level, _passed(rows)
+        return level, _first(warned) + ": a warning, let pass" if level is Level.OK else _first(rows)
+
+
+def _first(rows: Sequence[Row]) -> str:
+    """What the first of these rows says, and how many more there are."""
+    first = f"{rows[0].name}{f' on {rows[0].device}' if rows[0].device else ''}"
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    why = f": {rows[0].reason}" if rows[0].reason else ""
+    return f"{first}{more} {rows[0].verdict.value}{why}"
 
 
 def _passed(rows: Sequence[Row]) -> str:

@@ -162,6 +162,18 @@ def test_a_machine_that_still_reaches_its_baseline_passes_and_a_slower_one_does_
     assert run([*check, "--max-regression", "80%", "--results", "now.json"]) == 0
     monkeypatch.setenv("SPEED", "0.87")
     assert run([*check, "--fail-on", "critical"]) == 0
+    capsys.readouterr()
+    assert run([*check, "--fail-on", "critical", "--nagios"]) == 0
+    assert capsys.readouterr().out.startswith("GPUWATCH PROBE OK - copies.rate on cpu SLOWER: a warning, let pass | ")
+    assert run([*check, "--exit-zero", "--nagios"]) == 0
+    assert capsys.readouterr().out.startswith("GPUWATCH PROBE OK - copies.rate on cpu SLOWER | ")
+    crashes = "import os, sys\nif sys.argv[1] == 'launch': os.abort()\n" + PROBE
+    (machine / "gpuwatch_probes" / "__main__.py").write_text(crashes)
+    assert run([*check, "copies", "launch", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "warn"
+    assert run([*check, "copies", "launch", "--fail-on", "critical", "--json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["exit_code"], answer["exit_reason"][:35]) == (3, "launch on cpu ERROR: the probe ende")
 
 
 def test_a_baseline_is_never_overwritten_and_grows_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
