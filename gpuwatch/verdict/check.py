@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 import msgspec
@@ -29,6 +29,7 @@ ALARM = 0.01
 noise is larger than the tolerance, which otherwise keeps most of them away."""
 CLASS_SPREAD = 0.05
 """GPUs of one node differ by 5 % and more (stas00): this much is added when the baseline is another unit's."""
+_CPU = "cpu"
 CLOCK_EXPLAINS = 0.7
 """Of a loss: from this share on it is named as the clock's."""
 _WRONG = re.compile(
@@ -133,8 +134,8 @@ def check(base: Iterable[ProbeResult], new: Iterable[ProbeResult], settings: Set
     p_values = holm([candidate.effect.p for candidate in candidates])
     level = one_of(len(candidates))
     rows += [_verdict(candidate, p, settings.policy, level) for candidate, p in zip(candidates, p_values, strict=True)]
-    rows += _missing(known, measured, settings)
     tried = [run for runs in measured.values() for run in runs]
+    rows += _missing(known, tried, settings)
     rows += demand_rows(tried, [run for run in tried if failure(run)[0] is None], settings.policy)
     notes = tuple(idle_rules(settings.policy, [*known, *tried]))
     return Judgement(title, tuple(rows), tuple(differences.values()), notes, settings.strict)
@@ -263,15 +264,34 @@ def _clock_reason(side: Iterable[ProbeResult], good: Iterable[ProbeResult], effe
     return f"the SM clock was {1 - after / before:.1%} lower ({after:.0f} MHz): power or heat, not the code"
 
 
-def _missing(known: Iterable[ProbeResult], measured: Collection[tuple[str, str]], settings: Settings) -> list[Row]:
+def _missing(known: Sequence[ProbeResult], tried: Sequence[ProbeResult], settings: Settings) -> list[Row]:
     """Probes that the baseline has for a device that was measured, or is lost, without any result now."""
-    here = {device for _probe, device in measured}
-    rows: dict[tuple[str, str], Row] = {}
-    for (probe, device), runs in baseline.grouped(known).items():
-        if (probe, device) in measured or not (device in here or settings.whole_host):
-            continue
-        lost = device not in here
-        reason = "the device is in this host's baseline and not here now" if lost else "in the baseline, not run now"
-        one = row(probe, "", Verdict.MISSING, reason, level=settings.policy.rule(probe).missing)
-        rows[device if lost else probe, device] = placed(one, runs[-1])
-    return list(rows.values())
+    rows: list[Row] = []
+    here: dict[str, list[ProbeResult]] = {}
+    for run in tried:
+        here.setdefault(_seat(run), []).append(run)
+    for seat, runs in here.items():
+        done = {run.probe for run in runs}
+        for probe, old in {old.probe: old for old in _expected(known, seat, runs)}.items():
+            if probe not in done:
+                reason, level = "in the baseline, not run now", settings.policy.rule(probe).missing
+                told = {"device": runs[-1].device, "device_uuid": runs[-1].device_uuid or old.device_uuid}
+                rows.append(msgspec.structs.replace(row(probe, "", Verdict.MISSING, reason, level=level), **told))
+    gone = {_seat(old): old for old in known if _seat(old) not in (*here, _CPU)} if settings.whole_host else {}
+    reason = "the device is in this host's baseline and not here now"
+    for old in gone.values():
+        level = settings.policy.rule(old.probe).missing
+        rows.append(placed(row(old.probe, "", Verdict.MISSING, reason, level=level), old))
+    return rows
+
+
+def _expected(known: Sequence[ProbeResult], seat: str, runs: Sequence[ProbeResult]) -> list[ProbeResult]:
+    """What the baseline has of this very device, else of others of its kind: as for the figures."""
+    name = next((run.device_name for run in runs if run.device_name), "")
+    same = [old for old in known if _seat(old) == seat and (seat != _CPU or name in ("", old.device_name))]
+    return same or [old for old in known if name and old.device_name == name]
+
+
+def _seat(run: ProbeResult) -> str:
+    """Where it ran. A run that failed on the CPU does not tell its name, and a machine has one CPU."""
+    return _CPU if run.device.startswith(_CPU) else baseline.place(run)[1]

@@ -176,6 +176,16 @@ def test_a_machine_that_still_reaches_its_baseline_passes_and_a_slower_one_does_
     assert (answer["exit_code"], answer["exit_reason"][:35]) == (3, "launch on cpu ERROR: the probe ende")
 
 
+def test_a_crash_on_a_cpu_says_nothing_about_the_machine(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["copies", "launch", "--device", "cpu", "--runs", "2", "--out", "two.json"]
+    assert run(["probe", "baseline", *arguments]) == 0
+    crashes = "import os, sys\nif sys.argv[1] == 'launch': os.abort()\n" + PROBE
+    (machine / "gpuwatch_probes" / "__main__.py").write_text(crashes)
+    capsys.readouterr()
+    assert run(["probe", "check", "--baseline", "two.json", "--device", "cpu"]) == 3
+    assert "MISSING" not in capsys.readouterr().out
+
+
 def test_a_baseline_is_never_overwritten_and_grows_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert baseline("--runs", "2") == 0
     assert "2 run(s), provisional: 5 runs tell the noise" in capsys.readouterr().out
