@@ -20,15 +20,13 @@ with small whole numbers each time (repeated sums would grow to inf) and every r
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import clocks, device
+from . import clocks, device, scratch
 from .report import ProbeError, Report, UnavailableError
 
 NAME = "allreduce"
@@ -113,14 +111,18 @@ def command(folder: Path, where: str, seconds: float, size: str) -> list[str]:
 
 def launch(count: int, where: str, seconds: float, size: str) -> Any:
     """Rank 0's result object. The ranks share our session, so whoever ends us ends them. Raises ProbeError."""
+    with scratch.folder("ranks") as folder:
+        return _launch(folder / "store", count, where, seconds, size)
+
+
+def _launch(store: Path, count: int, where: str, seconds: float, size: str) -> Any:
     import json
 
-    store = tempfile.mkdtemp(prefix="gpuwatch-ranks-")
     ranks: list[Any] = []
     try:
         for rank in range(count):
             env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}
-            env[STORE] = str(Path(store) / "store")
+            env[STORE] = str(store)
             # A rank per core: else each starts as many threads as there are cores.
             env.setdefault("OMP_NUM_THREADS", "1")
             arguments = command(
@@ -143,7 +145,6 @@ def launch(count: int, where: str, seconds: float, size: str) -> Any:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        shutil.rmtree(store, ignore_errors=True)
 
 
 def _why(text: bytes) -> str:

@@ -8,9 +8,13 @@ Exit codes: 0 ok, 1 the result cannot be true, 3 could not run, 64 usage, 75 bus
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -23,10 +27,12 @@ from . import (
     copies,
     dataloader,
     device,
+    disk,
     inference,
     launch,
     matmul,
     memory,
+    scratch,
     shm,
     storage,
     train,
@@ -109,9 +115,41 @@ def main(arguments: list[str]) -> int:
     """Run one probe and print its result."""
     options = parse(arguments)
     out = _own_stdout()
-    result = run(options)
+    with leaving():
+        for place in {disk.default_folder(""), Path(tempfile.gettempdir())}:
+            scratch.sweep(place)
+        result = run(options)
     print(as_json(result) if options.json else table(result), file=out, flush=True)
     return EXIT_CODES[str(result["status"])]
+
+
+@contextlib.contextmanager
+def leaving() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the run as an exception does, so that files and ranks are cleared away.
+
+    Whoever sent the signal kills us soon after; a second one must not end the clearing.
+    """
+    owner = os.getpid()
+
+    def leave(number: int, _frame: Any) -> None:
+        if os.getpid() != owner:  # forked from us, and nothing here is its own
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        for one in kept:
+            signal.signal(one, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    # One that is ignored (nohup) stays so.
+    kept = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for one in kept:
+        signal.signal(one, leave)
+    try:
+        yield
+    finally:
+        for one in kept:
+            if signal.getsignal(one) is leave:
+                signal.signal(one, signal.SIG_DFL)
 
 
 def run(options: argparse.Namespace) -> dict[str, object]:

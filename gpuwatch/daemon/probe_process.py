@@ -26,7 +26,7 @@ MAX_STDOUT_BYTES = 1024 * 1024
 """A result has a few kilobytes; more is not one."""
 MAX_LINE_BYTES = 4096
 KILL_AFTER_S = 0.5
-"""From SIGTERM to SIGKILL: Python ends at once on SIGTERM unless it is stuck in a driver call."""
+"""From SIGTERM to SIGKILL: enough for a probe to remove its files, unless it is stuck in a driver call."""
 ABANDON_AFTER_S = 1.0
 """After the child's end, for pipes that a process outside its session still holds open."""
 POLL_S = 0.1
