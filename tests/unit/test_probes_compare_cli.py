@@ -266,6 +266,25 @@ def test_the_bad_node_of_a_folder_is_named(machine: Path, capsys: pytest.Capture
     assert run(["probe", "outliers", str(folder)]) == 2
     out = capsys.readouterr().out
     assert "CRITICAL: copies.rate on node4 cpu OUTLIER: 40.0% worse than the middle of 5" in out
+    damaged = {
+        "empty.json": b"",
+        "cut.json": json.dumps(document).encode()[:200],
+        "deep.json": b"[" * 100_000,
+        "latin.json": b'{"schema": "\xe4"}',
+        "none.json": json.dumps({**document, "results": []}).encode(),
+        "other.json": b"{}",
+    }
+    for name, data in damaged.items():
+        (folder / name).write_bytes(data)
+    assert run(["probe", "outliers", str(folder), "--json"]) == 2, "the bad node is still named"
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert sorted(row["probe"] for row in rows if row["verdict"] == "ERROR") == sorted(damaged)
+    assert not any(str(folder) in row["reason"] for row in rows)
+    for name in damaged:
+        if name != "none.json":
+            assert run(["probe", "check", "--baseline", str(folder / name)]) == 65
+            assert capsys.readouterr().err.startswith(f"gpuwatch: {folder / name}: ")
+        (folder / name).unlink()
     for name in ("node4.json", "node3.json"):
         (folder / name).unlink()
     assert run(["probe", "outliers", str(folder)]) == 3
