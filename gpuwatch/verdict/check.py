@@ -56,6 +56,8 @@ class _Candidate(Struct, frozen=True):
     effect: Difference = Difference(Interval(0.0, 0.0, 0.0), 1.0, 0.0)
     drift: str = ""
     clock: str = ""
+    runs: int = 0
+    """Accepted ones in the baseline: those that are trimmed say how noisy it is, and do not make it provisional."""
 
 
 def decide(interval: Interval, p: float, tolerance: float) -> Verdict:
@@ -174,7 +176,8 @@ def _candidate(
     def scores(runs: Iterable[ProbeResult]) -> list[float]:
         return [quantities.score(figure, value.higher_is_better) for figure in baseline.medians(runs, value.name)]
 
-    old, now = baseline.trimmed(scores(side), math.log1p(tolerance)), scores(good)
+    history, now = scores(side), scores(good)
+    old = baseline.trimmed(history, math.log1p(tolerance))
     one = placed(
         Row(
             *(run.probe, value.name, Verdict.MISSING, Level.CRITICAL),
@@ -203,8 +206,9 @@ def _candidate(
         high=quantities.share(difference.interval.high),
         noise=quantities.share(difference.deviation),
     )
-    drift = _drift(scores(side), now, math.log1p(tolerance))
-    return _Candidate(one, difference, drift, _clock_reason(side, good, difference.interval.estimate))
+    drift = _drift(history, now, math.log1p(tolerance))
+    clock = _clock_reason(side, good, difference.interval.estimate)
+    return _Candidate(one, difference, drift, clock, len(history))
 
 
 def _verdict(found: _Candidate, p: float, policy: Policy, alarm: float) -> Row:
@@ -215,7 +219,7 @@ def _verdict(found: _Candidate, p: float, policy: Policy, alarm: float) -> Row:
     tolerance = one.tolerance
     detectable = detectable_against(found.effect.deviation, one.n_before, one.n_after, alarm)
     rule = policy.rule(one.probe, one.value)
-    provisional = one.n_before < baseline.ENOUGH_RUNS
+    provisional = found.runs < baseline.ENOUGH_RUNS
     verdict = decide(effect, p, tolerance)
     reason, level = "", Level.OK
     if verdict is Verdict.SLOWER:
@@ -226,7 +230,7 @@ def _verdict(found: _Candidate, p: float, policy: Policy, alarm: float) -> Row:
     elif verdict is Verdict.AMBIGUOUS:
         reason, level = _more_runs(found.effect, one, alarm), rule.ambiguous or Level.WARN
     if provisional and level is not Level.OK:
-        reason = "; ".join(filter(None, (reason, f"the baseline is provisional, with {one.n_before} run(s)")))
+        reason = "; ".join(filter(None, (reason, f"the baseline is provisional, with {found.runs} run(s)")))
     least = quantities.share(detectable) if math.isfinite(detectable) else None
     return msgspec.structs.replace(one, verdict=verdict, level=level, reason=reason, detectable=least)
 
