@@ -2,7 +2,7 @@
 
 ``all_reduce``, ``all_gather_into_tensor`` and copies from each rank to the next (``send_recv``) over
 ``torch.distributed``: NCCL between all visible GPUs, gloo between two processes on a CPU. The probe starts its ranks
-itself; under torchrun it takes the ranks that torchrun started.
+itself; under torchrun it takes the ranks that torchrun started, and rank 0 alone prints.
 
 ``algbw`` is buffer size over time, ``busbw`` what each link carries, by the definition of nccl-tests: ×2(n-1)/n for
 all_reduce; ×(n-1)/n for all_gather, whose buffer is what each rank has in the end; ×1 for send_recv, where each rank
@@ -67,10 +67,12 @@ def bus_factor(operation: str, count: int) -> float:
 
 def own_rank(env: dict[str, str]) -> Ranks | None:
     """What torchrun, or we, told this process; None when it is nobody's rank."""
-    if "RANK" not in env or "WORLD_SIZE" not in env:
+    numbers = [env.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    if not all(number.isdigit() for number in numbers):
         return None
-    rank = int(env["RANK"])
-    return Ranks(rank, int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", rank)))
+    rank, world = map(int, numbers)
+    local = env.get("LOCAL_RANK", "")
+    return Ranks(rank, world, int(local) if local.isdigit() else rank)
 
 
 def run(

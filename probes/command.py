@@ -97,6 +97,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", type=_device, default="cuda", help="cuda (default), cuda:N or cpu")
     parser.add_argument("--seconds", type=_seconds, help="measuring time of each case, warm-up comes on top")
     parser.add_argument("--size", default="", help="what to measure instead of the default, see below")
+    parser.add_argument("--every-rank", action="store_true", help="allreduce under torchrun: not only rank 0 prints")
     parser.add_argument("--path", default="", metavar="DIR", help="storage: the folder to measure")
     options = parser.parse_args(arguments)
     if options.size:
@@ -119,8 +120,18 @@ def main(arguments: list[str]) -> int:
         for place in {disk.default_folder(""), Path(tempfile.gettempdir())}:
             scratch.sweep(place)
         result = run(options)
-    print(as_json(result) if options.json else table(result), file=out, flush=True)
+    if options.every_rank or not _follows(options.name):
+        print(as_json(result) if options.json else table(result), file=out, flush=True)
+    elif result["message"]:
+        print(f"{options.name}: rank {os.environ['RANK']}: {result['message']}", file=sys.stderr, flush=True)
     return EXIT_CODES[str(result["status"])]
+
+
+def _follows(name: str) -> bool:
+    """Whether another rank prints: the figures of a collective are those of all ranks, so that the first is enough.
+    Eight objects one after another are no JSON."""
+    me = allreduce.own_rank(dict(os.environ)) if name == allreduce.NAME else None
+    return me is not None and me.rank > 0
 
 
 @contextlib.contextmanager
