@@ -51,6 +51,11 @@ def command(
 
     if out.exists() and not append:
         raise CannotCreateError(f"{out}: exists already; --append adds to it")
+    # Minutes of measuring end there: whether it can be written is asked before.
+    if not out.parent.is_dir():
+        raise CannotCreateError(f"{out}: no folder {out.parent}")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise CannotCreateError(f"{out}: the folder {out.parent} may not be written to")
     if asked.force:
         raise UsageError("--force: a result measured beside others is no baseline")
     old = list(read_document(out).results) if append and out.exists() else []

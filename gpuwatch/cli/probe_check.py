@@ -53,8 +53,6 @@ def command(
     Exit codes: 0 ok, 1 warning, 2 critical, 3 could not tell, 64 usage, 75 everything skipped because the GPU is in
     use, 124 out of time.
     """
-    import msgspec
-
     from gpuwatch.cli.probe_files import read_document, read_policy
     from gpuwatch.errors import UsageError
     from gpuwatch.verdict.check import Settings, check
@@ -67,7 +65,7 @@ def command(
     known = list(document.results) if document else []
     whole_host = asked.device == "all" and not results and document is not None and document.host == os.uname().nodename
     timed_out = False
-    left_out: list[str] = []
+    only = frozenset(asked.probes() if asked.names or asked.chosen else ())
     if results:
         new = [result for path in results for result in read_document(path).results]
     else:
@@ -81,19 +79,13 @@ def command(
                 for _run in range(runs)
             ]
         timed_out = session.timed_out
-        if asked.names or asked.chosen:
-            known = [result for result in known if result.probe in probes]
-            left_out = policy.without(probes)
-            policy = policy.only(probes)
-    settings = Settings(policy, frozenset(filter(None, vary.split(","))), strict, whole_host)
+    settings = Settings(policy, frozenset(filter(None, vary.split(","))), strict, only, whole_host)
     judgement = check(known, new, settings, f"probe check against {base or policy_file}")
-    if left_out:
-        judgement = msgspec.structs.replace(judgement, notes=(*judgement.notes, *left_out))
     return probe_output.emit(
         judgement,
         output,
         "probe-check",
-        {"results": new},
+        {"results": [result for result in new if not only or result.probe in only]},
         lambda: report(judgement),
         timed_out=timed_out,
     )

@@ -59,11 +59,12 @@ def compare_command(
     Every row has the change of B against A, positive is better, its 95 % interval and a verdict: FASTER, SLOWER, SAME,
     AMBIGUOUS (too few or too noisy runs), NOT_AVAILABLE, INVALID. Exit codes as for check.
     """
+    from gpuwatch.cli.probe_files import regression
     from gpuwatch.daemon.probing import interpreter
     from gpuwatch.verdict.compare import Options
 
     seed = secrets.randbelow(2**31) if seed is None else seed
-    options = Options(seed, _share(max_regression), frozenset(filter(None, vary.split(","))))
+    options = Options(seed, regression(max_regression), frozenset(filter(None, vary.split(","))))
     probes = asked.probes()
     seconds = asked.case_seconds()
     place = _one(asked)
@@ -90,13 +91,16 @@ def selftest_command(
 ) -> int:
     """Compare this environment with itself: learn the machine's noise, print the smallest change it can detect.
 
+    What it writes with --json keeps the noise: check takes it as --baseline, and baseline as --from.
+
     Exit codes: 0 steady, 1 it differs from itself, 3 could not run, 75 the GPU is in use.
     """
+    from gpuwatch.cli.probe_files import regression
     from gpuwatch.config import load
     from gpuwatch.verdict.compare import Options
 
     seed = secrets.randbelow(2**31) if seed is None else seed
-    options = Options(seed, _share(max_regression), same_side=True)
+    options = Options(seed, regression(max_regression), same_side=True)
     probes = asked.probes()
     seconds = asked.case_seconds()
     place = _one(asked)
@@ -157,12 +161,6 @@ def _report(found: Sequence[Pair], options: Options, title: str, output: probe_o
         columns=("A", "B"),
         timed_out=timed_out,
     )
-
-
-def _share(max_regression: str | None) -> float | None:
-    from gpuwatch.verdict.policy import percentage
-
-    return None if max_regression is None else percentage(max_regression, "--max-regression")
 
 
 def _one(asked: Asked) -> Place:

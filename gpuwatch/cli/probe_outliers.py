@@ -22,11 +22,10 @@ def command(folder: Path, max_regression: str | None, output: probe_output.Outpu
     Files of one host are taken together. Exit codes: 0 none, 1 an outlier or a probe that only one node lacks, 2 far
     off or wrong arithmetic, 3 too few nodes to say or a file that holds no result.
     """
-    from gpuwatch.cli.probe_files import read_document
+    from gpuwatch.cli.probe_files import read_document, regression
     from gpuwatch.errors import GpuwatchError, InputNotFoundError
     from gpuwatch.model import ProbeResult
     from gpuwatch.verdict.outliers import Node, outliers
-    from gpuwatch.verdict.policy import percentage
     from gpuwatch.verdict.report_text import report
 
     if not folder.is_dir():
@@ -51,7 +50,7 @@ def command(folder: Path, max_regression: str | None, output: probe_output.Outpu
         else:
             unread[path.name] = "no result in it"
     nodes = [Node(name, tuple(results)) for name, results in found.items()]
-    share = None if max_regression is None else percentage(max_regression, "--max-regression")
+    share = regression(max_regression)
     judgement = outliers(nodes, share, f"probe outliers among {len(nodes)} nodes", unread)
     return probe_output.emit(
         judgement,

@@ -8,14 +8,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
     from gpuwatch.verdict.verdicts import Judgement
-
-R = TypeVar("R")
 
 FORMATS = {
     "json": "One JSON object, see docs/probe.md.",
@@ -34,12 +32,23 @@ class Output(NamedTuple):
     fail_on: str
 
 
-def options(command: Callable[..., R]) -> Callable[..., R]:
+def options(command: Callable[..., int]) -> Callable[..., int]:
     """The output options; the command gets them as ``output``, an ``Output``."""
 
     @functools.wraps(command)
-    def with_output(form: str | None, exit_zero: bool, fail_on: str, **others: object) -> R:
-        return command(output=Output(form or "text", exit_zero, fail_on), **others)
+    def with_output(form: str | None, exit_zero: bool, fail_on: str, **others: object) -> int:
+        from gpuwatch.errors import GpuwatchError
+
+        try:
+            return command(output=Output(form or "text", exit_zero, fail_on), **others)
+        except GpuwatchError as exc:
+            if form != "nagios":
+                raise
+            # A monitor reads stdout alone, and takes 64 and more for nothing at all.
+            from gpuwatch.verdict import report_nagios
+
+            click.echo(report_nagios.unable(str(exc)))
+            return report_nagios.exit_code(exc.exit_code)
 
     wrapped = click.option(
         "--fail-on",

@@ -29,11 +29,13 @@ MOST_TRIMMED = 0.3
 """When more than this share of the runs would have to go, they are not one population: nothing is trimmed."""
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """A file may be anything: a million brackets in each other, too."""
-SCHEMAS = ("gpuwatch.probe/1", "gpuwatch.probe-baseline/1", "gpuwatch.probe-check/1")
+SCHEMAS = ("gpuwatch.probe/1", "gpuwatch.probe-baseline/1", "gpuwatch.probe-check/1", "gpuwatch.probe-selftest/1")
+"""A selftest's runs are of one environment on one machine: what they differ by is the noise that a check allows for.
+Those of a comparison are of two environments, and no baseline."""
 
 
 class Document(Struct, frozen=True):
-    """What ``probe run --json``, ``probe check --json`` and ``probe baseline`` write. Other fields are skipped."""
+    """What ``run``, ``check`` and ``selftest`` write with ``--json``, and ``baseline``. Other fields are skipped."""
 
     schema: str
     results: tuple[ProbeResult, ...]

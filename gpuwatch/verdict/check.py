@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuwatch.model import ProbeResult, ProbeStatus, ProbeValue
-from gpuwatch.verdict import baseline, fingerprint, quantities
+from gpuwatch.verdict import baseline, fingerprint, missing, quantities
 from gpuwatch.verdict.demands import demand_rows, idle_rules
 from gpuwatch.verdict.policy import Policy
 from gpuwatch.verdict.statistics import Difference, Interval, detectable_against, holm, prediction
@@ -29,7 +29,6 @@ ALARM = 0.01
 noise is larger than the tolerance, which otherwise keeps most of them away."""
 CLASS_SPREAD = 0.05
 """GPUs of one node differ by 5 % and more (stas00): this much is added when the baseline is another unit's."""
-_CPU = "cpu"
 CLOCK_EXPLAINS = 0.7
 """Of a loss: from this share on it is named as the clock's."""
 _WRONG = re.compile(
@@ -45,6 +44,8 @@ class Settings(Struct, frozen=True):
     vary: frozenset[str] = frozenset()
     """Settings that may differ from the baseline's."""
     strict: bool = False
+    probes: frozenset[str] = frozenset()
+    """Judge only these; all when empty."""
     whole_host: bool = False
     """The baseline is of this very host and every device was to be measured: one that is not there is lost."""
 
@@ -112,10 +113,15 @@ def wrong_result(run: ProbeResult) -> bool:
 def check(base: Iterable[ProbeResult], new: Iterable[ProbeResult], settings: Settings, title: str = "") -> Judgement:
     """Judge ``new`` against ``base``. What the baseline has for these devices and is not there now is MISSING."""
     known, _refused = baseline.accepted(base)
+    new, policy = list(new), settings.policy
+    notes: list[str] = []
+    if settings.probes:
+        known = [run for run in known if run.probe in settings.probes]
+        notes, policy = policy.without(settings.probes), policy.only(settings.probes)
     candidates: list[_Candidate] = []
     rows: list[Row] = []
     differences: dict[tuple[str, str, str], Change] = {}
-    measured = baseline.grouped(new)
+    measured = baseline.grouped(run for run in new if not settings.probes or run.probe in settings.probes)
     for runs in measured.values():
         rows += failures(runs)
         good = [run for run in runs if failure(run)[0] is None]
@@ -132,15 +138,16 @@ def check(base: Iterable[ProbeResult], new: Iterable[ProbeResult], settings: Set
             rows.append(placed(row(good[0].probe, "", Verdict.NOT_COMPARABLE, fingerprint.explain(obstacles)), good[0]))
             continue
         for value in _values(side):
-            candidates.append(_candidate(side, good, value, settings.policy, spread))
+            candidates.append(_candidate(side, good, value, policy, spread))
     p_values = holm([candidate.effect.p for candidate in candidates])
     level = one_of(len(candidates))
-    rows += [_verdict(candidate, p, settings.policy, level) for candidate, p in zip(candidates, p_values, strict=True)]
+    rows += [_verdict(candidate, p, policy, level) for candidate, p in zip(candidates, p_values, strict=True)]
+    rows += missing.rows(known, new, policy, settings.whole_host)
     tried = [run for runs in measured.values() for run in runs]
-    rows += _missing(known, tried, settings)
-    rows += demand_rows(tried, [run for run in tried if failure(run)[0] is None], settings.policy)
-    notes = tuple(idle_rules(settings.policy, [*known, *tried]))
-    return Judgement(title, tuple(rows), tuple(differences.values()), notes, settings.strict)
+    rows += demand_rows(new, [run for run in tried if failure(run)[0] is None], policy)
+    rows += missing.unknown(settings.probes - {run.probe for run in new} - {one.probe for one in rows})
+    notes += idle_rules(policy, [*known, *tried])
+    return Judgement(title, tuple(rows), tuple(differences.values()), tuple(notes), settings.strict)
 
 
 def _reference(known: Sequence[ProbeResult], run: ProbeResult) -> tuple[list[ProbeResult], float]:
@@ -266,36 +273,3 @@ def _clock_reason(side: Iterable[ProbeResult], good: Iterable[ProbeResult], effe
     if before <= 0 or after <= 0 or effect >= 0 or math.log(after / before) > CLOCK_EXPLAINS * effect:
         return ""
     return f"the SM clock was {1 - after / before:.1%} lower ({after:.0f} MHz): power or heat, not the code"
-
-
-def _missing(known: Sequence[ProbeResult], tried: Sequence[ProbeResult], settings: Settings) -> list[Row]:
-    """Probes that the baseline has for a device that was measured, or is lost, without any result now."""
-    rows: list[Row] = []
-    here: dict[str, list[ProbeResult]] = {}
-    for run in tried:
-        here.setdefault(_seat(run), []).append(run)
-    for seat, runs in here.items():
-        done = {run.probe for run in runs}
-        for probe, old in {old.probe: old for old in _expected(known, seat, runs)}.items():
-            if probe not in done:
-                reason, level = "in the baseline, not run now", settings.policy.rule(probe).missing
-                told = {"device": runs[-1].device, "device_uuid": runs[-1].device_uuid or old.device_uuid}
-                rows.append(msgspec.structs.replace(row(probe, "", Verdict.MISSING, reason, level=level), **told))
-    gone = {_seat(old): old for old in known if _seat(old) not in (*here, _CPU)} if settings.whole_host else {}
-    reason = "the device is in this host's baseline and not here now"
-    for old in gone.values():
-        level = settings.policy.rule(old.probe).missing
-        rows.append(placed(row(old.probe, "", Verdict.MISSING, reason, level=level), old))
-    return rows
-
-
-def _expected(known: Sequence[ProbeResult], seat: str, runs: Sequence[ProbeResult]) -> list[ProbeResult]:
-    """What the baseline has of this very device, else of others of its kind: as for the figures."""
-    name = next((run.device_name for run in runs if run.device_name), "")
-    same = [old for old in known if _seat(old) == seat and (seat != _CPU or name in ("", old.device_name))]
-    return same or [old for old in known if name and old.device_name == name]
-
-
-def _seat(run: ProbeResult) -> str:
-    """Where it ran. A run that failed on the CPU does not tell its name, and a machine has one CPU."""
-    return _CPU if run.device.startswith(_CPU) else baseline.place(run)[1]

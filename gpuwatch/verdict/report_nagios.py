@@ -38,6 +38,11 @@ def report(judgement: Judgement, code: int | None = None, reason: str = "") -> s
     return f"{line} | {data}" if data else line
 
 
+def unable(reason: str) -> str:
+    """The line of a check that could not even begin: no baseline, a wrong option."""
+    return f"GPUWATCH PROBE UNKNOWN - {_clean(reason)}"
+
+
 def _said(row: Row) -> str:
     change = ""
     if row.improvement is not None:

@@ -213,7 +213,6 @@ def test_a_baseline_of_nothing_is_not_written(
     assert "copies on cpu: left out, failed: the probe ended with signal 6" in captured.err
     assert not Path("base.json").exists()
     assert baseline("--force") == 64
-    assert run(["probe", "baseline", "copies", "--device", "cpu", "--runs", "1", "--out", "/nowhere/b.json"]) == 3
 
 
 def test_a_policy_alone_is_a_check(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +234,7 @@ def test_a_policy_alone_is_a_check(capsys: pytest.CaptureFixture[str]) -> None:
         (["--baseline", "bad.json"], 65, "bad.json: not a result of gpuwatch probe"),
         (["--policy", "bad.toml"], 78, "bad.toml: default.max: unknown key"),
         (["--policy", "latin.toml"], 78, "latin.toml: not UTF-8"),
-        (["--policy", "p.toml", "--max-regression", "5"], 78, "--max-regression: '5': expected a percentage"),
+        (["--policy", "p.toml", "--max-regression", "5"], 64, "--max-regression: '5': expected a percentage"),
     ],
 )
 def test_a_wrong_file_is_one_line(
@@ -249,6 +248,90 @@ def test_a_wrong_file_is_one_line(
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["probe", "compare", "copies", "--device", "cpu", "--a", "x", "--b", "y", "--max-regression", "5"],
+        ["probe", "selftest", "copies", "--device", "cpu", "--max-regression", "500%"],
+        ["probe", "outliers", ".", "--max-regression", "5"],
+    ],
+    ids=["compare", "selftest", "outliers"],
+)
+def test_a_wrong_percentage_on_the_command_line_is_a_usage_error(
+    machine: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("n.json").write_text("{}")
+    assert run(arguments) == 64
+    assert "--max-regression: " in capsys.readouterr().err
+    assert not (machine / "turns").exists(), "before anything is measured"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--baseline", "none.json"], "none.json: No such file or directory"),
+        (["--baseline", "bad.json"], "bad.json: not a result of gpuwatch probe: Input data was truncated"),
+        (["--policy", "bad.toml"], "bad.toml: default.max: unknown key"),
+        ([], "nothing to check against"),
+        (["zzz", "--baseline", "none.json"], "none.json"),
+    ],
+)
+def test_a_monitor_is_told_on_its_one_line_that_a_check_could_not_begin(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.json").write_text("{")
+    Path("bad.toml").write_text("[default]\nmax = 3\n")
+    assert run(["probe", "check", "--nagios", *arguments]) == 3
+    printed = capsys.readouterr()
+    assert printed.out.startswith("GPUWATCH PROBE UNKNOWN - ")
+    assert says in printed.out
+    assert (printed.out.count("\n"), printed.err) == (1, "")
+
+
+@pytest.mark.parametrize("out", ["nowhere/base.json", "file/base.json"])
+def test_a_baseline_that_cannot_be_written_is_told_before_minutes_of_measuring(
+    machine: Path, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").touch()
+    assert run(["probe", "baseline", "copies", "--device", "cpu", "--out", out]) == 73
+    assert capsys.readouterr().err == f"gpuwatch: {out}: no folder {Path(out).parent}\n"
+    assert not (machine / "turns").exists()
+
+
+def test_a_check_of_results_judges_the_probes_that_were_named(capsys: pytest.CaptureFixture[str]) -> None:
+    measure = ["copies", "launch", "--device", "cpu"]
+    assert run(["probe", "baseline", *measure, "--out", "base.json"]) == 0
+    capsys.readouterr()
+    run(["probe", "run", *measure, "--json"])
+    Path("now.json").write_text(capsys.readouterr().out)
+
+    def judged(*names: str) -> tuple[int, list[tuple[str, str]]]:
+        code = run(["probe", "check", *names, "--baseline", "base.json", "--results", "now.json", "--json"])
+        answer = json.loads(capsys.readouterr().out)
+        return code, [(row["probe"], row["verdict"]) for row in answer["rows"]]
+
+    assert judged() == (0, [("copies", "SAME"), ("launch", "SAME")])
+    assert judged("launch") == (0, [("launch", "SAME")])
+    assert judged("launch", "conv") == (3, [("launch", "SAME"), ("conv", "NOT_AVAILABLE")]), "nobody has it"
+    text = json.loads(Path("now.json").read_text())
+    Path("now.json").write_text(json.dumps({**text, "results": text["results"][:1]}))
+    assert judged("launch") == (2, [("launch", "MISSING")])
+    assert judged("copies") == (0, [("copies", "SAME")])
+
+
+def test_the_noise_that_a_selftest_has_learned_is_a_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    selftest = ["probe", "selftest", "copies", "--device", "cpu", "--pairs", "4", "--seed", "3", "--json"]
+    assert run(selftest) == 0
+    learned = capsys.readouterr().out
+    Path("noise.json").write_text(learned)
+    assert run(["probe", "check", "--baseline", "noise.json", "--device", "cpu", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["verdict"], row["n_before"]) == ("SAME", 8)
+    assert row["noise"] == pytest.approx(json.loads(learned)["rows"][0]["noise"], rel=1.0)
+    assert run(["probe", "baseline", "--from", "noise.json", "--out", "base.json"]) == 0
+    assert capsys.readouterr().out == "copies on Fake CPU: 8 run(s)\n"
 
 
 # --------------------------------------------------------------------------- outliers
