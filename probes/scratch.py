@@ -43,12 +43,14 @@ def folder(kind: str, base: str = "") -> Iterator[Path]:
 
 def sweep(where: Path) -> None:
     """Remove what killed probes of this user have left in ``where``."""
-    for kind in KINDS:
-        for left in where.glob(_prefix(kind) + "*"):
-            with contextlib.suppress(OSError):
-                about = left.lstat()
-                if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and _abandoned(left, about.st_mtime):
-                    shutil.rmtree(left, ignore_errors=True)
+    found: list[Path] = []
+    with contextlib.suppress(OSError):  # a file system that is gone: the probe itself will say so
+        found += [left for kind in KINDS for left in where.glob(_prefix(kind) + "*")]
+    for left in found:
+        with contextlib.suppress(OSError):
+            about = left.lstat()
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and _abandoned(left, about.st_mtime):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
