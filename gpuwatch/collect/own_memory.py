@@ -13,6 +13,7 @@ import os
 from typing import NamedTuple
 
 from gpuwatch.collect import distributed
+from gpuwatch.collect.cgroup import CONTAINER_VARIABLES
 from gpuwatch.collect.proc_files import read_all, reading
 from gpuwatch.collect.proc_parse import parse_cmdline, parse_environ, printable
 from gpuwatch.collect.roles import Names, looks_python
@@ -24,13 +25,14 @@ class OwnMemory(NamedTuple):
 
     argv: tuple[str, ...] = ()
     environ: dict[str, str] | None = None
-    """The variables of a distributed job, of the process that holds the GPU. None: may not be read (another user's may
-    be by root only), or was not asked for."""
+    """The variables of a distributed job and of a container, of the process that holds the GPU. None: may not be read
+    (another user's may be by root only), or was not asked for."""
     python: bool = False
     """Python, by its name or by the library that is mapped."""
 
 
 NOTHING = OwnMemory()
+_VARIABLES = frozenset({*distributed.NAMES, *CONTAINER_VARIABLES})
 
 
 def executable(prefix: str, pid: int) -> str:
@@ -55,7 +57,7 @@ def read_memory(prefix: str, pid: int, comm: str, exe: str, *, main: bool) -> Ow
 
 def _environ(path: str) -> dict[str, str] | None:
     try:
-        return parse_environ(read_all(path), distributed.NAMES)
+        return parse_environ(read_all(path), _VARIABLES)
     except OSError:
         return None
 

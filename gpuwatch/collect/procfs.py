@@ -264,7 +264,7 @@ class ProcessReader:
         process.late = process.asked is not None or user is None
         paths = self._cgroups.paths(pid)
         command = " ".join(process.names.argv)[:COMMAND_CHARS] or f"[{stat.comm}]"
-        container = paths if isinstance(paths, Absent) else container_label(paths)
+        container = paths if isinstance(paths, Absent) else container_label(paths, process.own.environ)
         return ProcessInfo(
             pid=pid,
             start_ticks=stat.start_ticks,
