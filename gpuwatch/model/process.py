@@ -45,7 +45,7 @@ class FileSystem(Struct, frozen=True, order=True):
     source: str
     """Such as "/dev/nvme0n1p2" or "server:/export"."""
     remote: bool
-    """Served over a network."""
+    """Served by another machine: over a network, or by this virtual machine's host."""
     disk: str = ""
     """The whole disk, such as "nvme0n1"; "" for what has none: network, memory, layers of a container."""
     rotational: bool = False
