@@ -24,6 +24,7 @@ import msgspec
 
 from gpuwatch.collect import distributed, roles
 from gpuwatch.collect.cgroup import CgroupReader, container_label, main_path
+from gpuwatch.collect.host import in_pid_namespace
 from gpuwatch.collect.open_files import OpenFiles
 from gpuwatch.collect.own_memory import NOTHING, OwnMemory, executable, read_memory
 from gpuwatch.collect.proc_files import KeptFiles, absent, read_small, reading
@@ -39,6 +40,7 @@ from gpuwatch.collect.proc_parse import (
 )
 from gpuwatch.collect.process_tree import ProcessTree
 from gpuwatch.collect.slow_calls import Asked, SlowCalls
+from gpuwatch.collect.strangers import Strangers
 from gpuwatch.collect.user_names import UserNames
 from gpuwatch.model import (
     Absent,
@@ -111,6 +113,7 @@ class ProcessReader:
         self._slow = SlowCalls("names")
         self._users = UserNames()
         self._open_files = OpenFiles(root)
+        self._strangers = Strangers(root, in_pid_namespace(root))
         self._known: dict[int, _Process] = {}
 
     def close(self) -> None:
@@ -130,7 +133,7 @@ class ProcessReader:
         stats: dict[int, PidStat] = {}
         for pid in roots:
             self._stat(pid, stats)
-        present = {pid: roots[pid] for pid in stats}
+        present = {pid: roots[pid] for pid in self._strangers.without(stats, mono_ns)}
         jobs = self._tree.members(tuple(present), mono_ns)
         for pid in jobs:
             if pid not in stats:
@@ -260,6 +263,7 @@ class ProcessReader:
         process = self._known[pid]
         status = reading(f"{self._prefix}/{pid}/status", parse_status)
         uid = -1 if isinstance(status, Absent) else status.uid
+        nspid = () if isinstance(status, Absent) else status.nspid
         user = self._users.name(uid) if uid >= 0 else "?"
         process.late = process.asked is not None or user is None
         paths = self._cgroups.paths(pid)
@@ -281,6 +285,7 @@ class ProcessReader:
             python=process.own.python,
             place=self._place(pid, stat, container) if role is Role.MAIN else None,
             storage=process.storage,
+            container_pid=nspid[-1] if len(nspid) > 1 else 0,
         )
 
     def _place(self, pid: int, stat: PidStat, container: Text) -> RankPlace | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuwatch import units
+from gpuwatch.export import unseen
 from gpuwatch.export.reading import NodeView
 from gpuwatch.model import (
     NOT_READ,
@@ -149,12 +150,16 @@ def _notes(view: NodeView) -> Iterator[str]:
 
 
 def _foreign_pids(view: NodeView) -> Iterator[str]:
-    """In a container NVML may list the host's pids: they look like ours and are not."""
+    """Processes that NVML lists and /proc does not show. In a container they may be pids of the host, which look like
+    ours and are not."""
     listed = {process.pid for sample in view.devices.values() for process in sample.processes}
-    unknown = len(listed - view.infos.keys())
-    if unknown and view.inventory.node.containerised:
+    unknown, node = len(listed - view.infos.keys()), view.inventory.node
+    if unknown and node.proc_hides:
+        yield f"{unknown} of {len(listed)} listed processes are hidden: /proc is mounted with {unseen.options(node)};"
+        yield f"  {unseen.remedy(node)}"
+    elif unknown and node.containerised:
         yield f"{unknown} of {len(listed)} listed processes are not in this container: such a pid may be the host's;"
-        yield "  run gpuwatch on the host, or the container with --pid=host, to see who they are"
+        yield f"  {unseen.remedy(node)}, to see who they are"
 
 
 def _device_notes(sample: DeviceSample, age_s: float) -> Iterator[str]:
@@ -231,8 +236,11 @@ def _process_lines(view: NodeView, pid: int, on: dict[int, DeviceProcess]) -> It
         info.user if info else units.NA,
         units.bytes_text(_sum([process.mem_used_bytes for process in on.values()])),
         units.pct_text(sample.cpu_pct) if sample else units.NA,
-        info.command or info.comm if info else "n/a (other PID namespace, or ended)",
+        info.command or info.comm if info else f"{units.NA} ({unseen.in_short(view.inventory.node)})",
     )
+    if info and info.container_pid:
+        where = info.container if isinstance(info.container, str) else "its container"
+        yield _process_row("", "", "", "", "", f"└ PID {info.container_pid} in {where}")
     workers = [i.pid for i in view.infos.values() if i.root_pid == pid and i.role is Role.LOADER_WORKER]
     if workers:
         loads = [view.processes[worker].cpu_pct if worker in view.processes else NOT_READ for worker in workers]

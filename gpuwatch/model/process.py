@@ -94,6 +94,8 @@ class ProcessInfo(Struct, frozen=True, omit_defaults=True):
     """None when the environment says nothing of it, or is another user's."""
     storage: Storage | None = None
     """Where its files lie, of main processes and loader workers. None until it has been looked at."""
+    container_pid: int = 0
+    """Its pid in the innermost PID namespace that it is in; 0 where that is the one in which ``pid`` is told."""
 
     def same_job(self, other: ProcessInfo) -> bool:
         """Whether the two GPU processes are ranks of one distributed job.

@@ -181,6 +181,32 @@ def test_pids_of_the_host_in_a_container_are_explained_and_only_there() -> None:
     assert any("--pid=host" in line for line in lines)
 
 
+def test_processes_that_proc_hides_are_told_with_what_shows_them() -> None:
+    view = view_of(H200, A100, samples=(STARVED, OLD_CARD))
+    for options, remedy in (
+        (("hidepid=2",), "run gpuwatch as root, or remount /proc with gid= of a group that its user is in"),
+        (("hidepid=invisible", "gid=20"), "run gpuwatch as root, or with the group 20"),
+        (("hidepid=ptraceable", "gid=20"), "run gpuwatch as root"),
+    ):
+        node = msgspec.structs.replace(NODE, proc_hides=options)
+        hidden = msgspec.structs.replace(view, inventory=msgspec.structs.replace(view.inventory, node=node))
+        lines = status_lines(hidden, 100)
+        assert f"1 of 2 listed processes are hidden: /proc is mounted with {','.join(options)};" in lines
+        assert f"  {remedy}" in lines
+        assert any(line.endswith("n/a (hidden by /proc (hidepid), or ended)") for line in lines)
+        assert json.loads(json.dumps(status.status_document(hidden)))["node"]["proc_hides"] == list(options)
+
+
+def test_a_process_in_a_container_is_shown_with_the_pid_that_its_owner_sees() -> None:
+    view = view_of(H200, samples=(STARVED,))
+    info = msgspec.structs.replace(view.infos[4242], container="docker 3f2a1b4c5d6e", container_pid=7)
+    view = msgspec.structs.replace(view, infos={**view.infos, 4242: info})
+    lines = status_lines(view)
+    assert lines[1 + next(n for n, line in enumerate(lines) if " 4242 " in line)].strip() == (
+        "└ PID 7 in docker 3f2a1b4c5d6e"
+    )
+
+
 def test_an_idle_machine_says_that_nobody_is_there() -> None:
     free = msgspec.structs.replace(STARVED, processes=())
     assert status_lines(view_of(H200, samples=(free,)))[-1] == "no processes on any GPU"
