@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from gpuwatch.collect.error_growth import ErrorGrowth
 from gpuwatch.collect.field_batch import FieldBatch
 from gpuwatch.collect.field_ids import COUNTERS, LIMITS, MOVING, THROTTLES, Version
 from gpuwatch.collect.health_calls import HealthCalls
@@ -35,6 +36,7 @@ BUDGET_NS: Final = 6_000_000
 """Driver time for one round. Not in the first, in which everything is asked once (about 30 ms on an H200)."""
 
 _PER_PROCESS: Final = "process utilization"
+_WITH_ERRORS: Final = frozenset({"counters", "remapped rows"})
 _WIDE: Final = 1 << 32
 _MAX_SHARE: Final = 1.2
 """Of a throttle counter: it is refreshed a little out of step with our clock; more is another unit or another id."""
@@ -104,6 +106,7 @@ class HealthReader:
         self._limits = FieldBatch(calls, handle, LIMITS, driver)
         self._q = HealthCalls(calls, handle)
         self._growth, self._energy = Growth(), Growth()
+        self._errors = ErrorGrowth()
         self._wide: set[str] = set()
         self.processes = ProcessUtilReader(calls, handle)
         self._groups = (
@@ -144,13 +147,18 @@ class HealthReader:
                 break
             values = self._guarded(group, situation)
             self._values.update(values)
+            if group.name in _WITH_ERRORS:
+                self._errors.take(values, now_ns)
             group.pace.ran(now_ns, self._calls.spent_ns - before_ns, unsettled=any(map(_may_pass, values.values())))
             self._waiting.pop(group.name, None)
         if not due:
             return None
         self._first = False
         slowed = tuple(group.name for group in self._groups if group.pace.slowed)
-        return DeviceHealth(self._index, now_ns, **self._values, slowed_calls=slowed)
+        grown, over_ns = self._errors.grown(now_ns), self._errors.window_ns(now_ns)
+        return DeviceHealth(
+            self._index, now_ns, **self._values, slowed_calls=slowed, grown=grown, grown_window_ns=over_ns
+        )
 
     def _guarded(self, group: _Group, situation: Situation) -> Mapping[str, Any]:
         """A bug or an odd binding in one group costs that group, not the others."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuwatch import units
-from gpuwatch.export import unseen
+from gpuwatch.export import card, unseen
 from gpuwatch.export.reading import NodeView
 from gpuwatch.model import (
     NOT_READ,
     Absent,
     ClocksEvent,
+    DeviceHealth,
     DeviceProcess,
     DeviceSample,
     HostSample,
@@ -142,8 +143,14 @@ def _notes(view: NodeView) -> Iterator[str]:
             told.setdefault("memory is the machine's, shared with the CPU", []).append(device.index)
         for note in _device_notes(sample, view.age_s(sample)) if sample else ["no reading yet"]:
             told.setdefault(note, []).append(device.index)
+        for note in _card_notes(view.health.get(device.index)):
+            told.setdefault(note, []).append(device.index)
     for note, indices in told.items():
         yield f"GPU {units.ranges_text(indices)}: {note}"
+    margins = {i: h.temp_margin_c for i, h in sorted(view.health.items()) if isinstance(h.temp_margin_c, int)}
+    if margins:
+        degrees = ", ".join(map(str, margins.values()))
+        yield f"GPU {units.ranges_text(margins)}: {degrees} °C left to the slowdown temperature"
     for part in view.inventory.unwatched or ():
         yield f"not watched: {part.part}: {reason_text(part.absent)}"
     yield from _foreign_pids(view)
@@ -173,6 +180,15 @@ def _device_notes(sample: DeviceSample, age_s: float) -> Iterator[str]:
         yield f"clocks held at {units.mhz_text(sample.sm_clock_mhz)} by {', '.join(held)}"
     if sample.processes_absent is not None and not sample.processes:
         yield f"processes n/a: {reason_text(sample.processes_absent)}"
+
+
+def _card_notes(health: DeviceHealth | None) -> Iterator[str]:
+    if health is None:
+        return
+    if held := card.duty_text(health):
+        yield f"clocks held down for a share of the time by: {held}"
+    yield from card.warnings(health)
+    yield from card.modes(health)
 
 
 def _missing(sample: DeviceSample) -> dict[str, list[str]]:

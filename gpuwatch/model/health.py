@@ -31,6 +31,14 @@ class PeerLink(Struct, frozen=True, array_like=True):
     """1: the driver can copy between the two over NVLink."""
 
 
+class CounterGrowth(Struct, frozen=True, array_like=True):
+    """How much an error counter has grown of late."""
+
+    counter: str
+    """Its name here, such as "pcie_replays"."""
+    count: int
+
+
 class DeviceHealth(Struct, frozen=True, array_like=True):
     """What is read of a GPU less often than every tick: docs/telemetry.md has source, tier and unit of each.
 
@@ -158,3 +166,7 @@ class DeviceHealth(Struct, frozen=True, array_like=True):
     process_utils_absent: Absent | None = NOT_READ
     slowed_calls: tuple[str, ...] = ()
     """Groups of calls that took too long here and are made less often for it."""
+    grown: tuple[CounterGrowth, ...] = ()
+    """Error counters that have grown within ``grown_window_ns``; empty is a card without new errors."""
+    grown_window_ns: int = 0
+    """An hour, or the time since this GPU's counters were read first; 0 before the second reading."""

@@ -118,6 +118,9 @@ EVENT = model.EventRecord(
     *(0, 123_456_789, 1_700_000_000_000_000_000, model.EventKind.XID, model.EventOrigin.APPLICATION, 31, 31, "text"),
     repeats=2,
 )
+HEALTH_GROWN = msgspec.structs.replace(
+    HEALTH, grown=(model.CounterGrowth("pcie_replays", 12),), grown_window_ns=600_000_000_000
+)
 TELEMETRY = wire.Telemetry(
     1,
     2,
@@ -186,6 +189,7 @@ STREAM: dict[str, wire.StreamMessage] = {
         complete=True,
     ),
     "telemetry": TELEMETRY,
+    "telemetry_grown": wire.Telemetry(1, 2, (HEALTH_GROWN,)),
     "heartbeat": wire.Heartbeat(1, 2, 3),
     "goodbye": wire.Goodbye(1, 2),
     "replay": wire.ReplayPosition(1, 2, 500, 12.5, 40.0, 2.0, paused=True),
@@ -225,6 +229,7 @@ REPLIES: dict[str, wire.Reply] = {
 REPLIES["snapshot_observed"] = wire.Snapshot(1, 1, 0, wire.PROTOCOL, INVENTORY, None, (), (), (PROBE_OBSERVED,))
 SUPERSEDED = {"probe": "probe_observed", "snapshot": "snapshot_observed", "diagnosis": "diagnosis_steps"}
 """Bytes of before ``ProbeResult.observed`` and ``Diagnosis.steps``: still understood, and now sent with that field."""
+SUPERSEDED["telemetry"] = "telemetry_grown"
 SUPERSEDED["processes"] = "processes_container"
 """From 16 fields on the map of a ProcessInfo has a longer head in msgpack, though fields at their default are left
 out."""
@@ -259,7 +264,7 @@ def test_every_message_type_has_golden_bytes() -> None:
         return {str(t.tag) for t in inspected.types if isinstance(t, msgspec.inspect.StructType)}
 
     known = tags(wire.StreamMessage) | tags(wire.Request) | tags(wire.Reply)
-    variants = ("_empty", "_observed", "_mig", "_steps", "_unwatched", "_container")
+    variants = ("_empty", "_observed", "_mig", "_steps", "_unwatched", "_container", "_grown")
     assert known == {next((name.removesuffix(v) for v in variants if name.endswith(v)), name) for name in ALL}
     assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
 

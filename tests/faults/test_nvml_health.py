@@ -58,6 +58,8 @@ def test_a_bare_card_is_absent_rather_than_zero(tmp_path: Path) -> None:
             "peers",
             "process_utils",
             "slowed_calls",
+            "grown",
+            "grown_window_ns",
             "confidential_compute",
         }:
             assert getattr(health, name) in (NOT_SUPPORTED, None), name

@@ -22,7 +22,9 @@ from gpuwatch.model import (
     Absent,
     ClocksEvent,
     Confidence,
+    CounterGrowth,
     Device,
+    DeviceHealth,
     DeviceProcess,
     DeviceSample,
     Diagnosis,
@@ -205,6 +207,42 @@ def test_a_process_in_a_container_is_shown_with_the_pid_that_its_owner_sees() ->
     assert lines[1 + next(n for n, line in enumerate(lines) if " 4242 " in line)].strip() == (
         "└ PID 7 in docker 3f2a1b4c5d6e"
     )
+
+
+def test_what_the_card_itself_says_is_in_words_and_growth_not_totals() -> None:
+    health = DeviceHealth(
+        *(0, 1),
+        temp_margin_c=47,
+        throttle_power_cap_share=0.62,
+        throttle_thermal_share=0.03,
+        throttle_hw_thermal_share=0.03,
+        throttle_sw_thermal_share=0.001,
+        pcie_replays=655,
+        grown=(CounterGrowth("pcie_replays", 12), CounterGrowth("of_a_newer_daemon", 1)),
+        grown_window_ns=600_000_000_000,
+        persistence_mode=0,
+        compute_mode=3,
+        confidential_compute=1,
+        virtualization=2,
+        recovery_action=1,
+    )
+    view = msgspec.structs.replace(view_of(H200, samples=(STARVED,)), health={0: health})
+    assert [line for line in status_lines(view, 120) if line.startswith("GPU 0:")] == [
+        "GPU 0: clocks held down for a share of the time by: power cap 62 %, temperature (hardware) 3 %",
+        "GPU 0: +12 PCIe replays, +1 of a newer daemon in 10 min",
+        "GPU 0: the driver asks for a reset",
+        "GPU 0: persistence mode off: each first start of CUDA takes seconds",
+        "GPU 0: compute mode exclusive: one process at a time",
+        "GPU 0: confidential computing: performance counters are off",
+        "GPU 0: a vGPU of this virtual machine",
+        "GPU 0: 47 °C left to the slowdown temperature",
+    ]
+    well = DeviceHealth(0, 1, pcie_replays=655, persistence_mode=1, compute_mode=0, virtualization=0)
+    view = msgspec.structs.replace(view, health={0: well})
+    assert not [line for line in status_lines(view, 120) if line.startswith("GPU 0:")]
+    older = DeviceHealth(0, 1, throttle_thermal_share=0.25)
+    view = msgspec.structs.replace(view, health={0: older})
+    assert "GPU 0: clocks held down for a share of the time by: temperature 25 %" in status_lines(view)
 
 
 def test_an_idle_machine_says_that_nobody_is_there() -> None:
