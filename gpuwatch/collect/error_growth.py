@@ -20,6 +20,7 @@ ERRORS: Final = frozenset({
     "pcie_bad_tlps", "pcie_naks_sent", "pcie_bad_dllps", "pcie_nonfatal_errors", "pcie_fatal_errors",
     "pcie_unsupported_requests", "pcie_lcrc_errors", "pcie_lane_errors",
     "nvlink_crc_flit_errors", "nvlink_crc_data_errors", "nvlink_replays", "nvlink_recoveries",
+    "nvlink_ecc_errors", "nvlink_link_replays", "nvlink_link_recoveries", "nvlink_link_crc_errors",
 })  # fmt: skip
 """Not ``pcie_to_recovery``: a link goes there whenever it changes its speed, which an idle one does."""
 

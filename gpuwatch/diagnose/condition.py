@@ -44,12 +44,16 @@ _RATE_FROM_S = 60.0
 """Of counters that are read every 30 s no rate is told of a shorter time."""
 _DUTY_NAMED = 0.05
 """Of the time: GPU Boost touches limits for moments, and alarms on any growth are false ones (DCGM issue 242)."""
+_NVLINK_CRC = ("nvlink_crc_flit_errors", "nvlink_crc_data_errors", "nvlink_link_crc_errors")
 _COUNTED = {
     "PCIe replays": ("pcie_replays",),
     "PCIe checksum and lane errors": ("pcie_lcrc_errors", "pcie_lane_errors", "pcie_bad_tlps", "pcie_bad_dllps"),
     "PCIe correctable errors": ("pcie_correctable_errors",),
-    "NVLink replays and recoveries": ("nvlink_replays", "nvlink_recoveries"),
-    "NVLink checksum errors": ("nvlink_crc_flit_errors", "nvlink_crc_data_errors"),
+    "NVLink replays and recoveries": (
+        *("nvlink_replays", "nvlink_recoveries", "nvlink_link_replays", "nvlink_link_recoveries"),
+    ),
+    "NVLink checksum errors": _NVLINK_CRC,
+    "NVLink ECC errors": ("nvlink_ecc_errors",),
     "memory errors corrected": ("ecc_volatile_corrected",),
 }
 _HELD_DOWN = {
@@ -162,7 +166,7 @@ def _storms(case: Case) -> list[str]:
     replays, over_s = _counted(case, ("pcie_replays",))
     if over_s >= _RATE_FROM_S and replays * 60 / over_s > _REPLAYS_PER_MINUTE:
         said.append(f"the PCIe link repeats {replays * 60 / over_s:.0f} packets a minute")
-    errors, over_s = _counted(case, ("nvlink_crc_flit_errors", "nvlink_crc_data_errors"))
+    errors, over_s = _counted(case, _NVLINK_CRC)
     if over_s >= _RATE_FROM_S and errors / over_s > _NVLINK_CRC_PER_S:
         said.append(f"NVLink counts {errors / over_s:.0f} checksum errors a second")
     return said

@@ -49,6 +49,10 @@ _ERRORS: Final = {
     "nvlink_crc_data_errors": "NVLink checksum errors (data)",
     "nvlink_replays": "NVLink replays",
     "nvlink_recoveries": "NVLink recoveries",
+    "nvlink_ecc_errors": "NVLink ECC errors",
+    "nvlink_link_replays": "NVLink replays",
+    "nvlink_link_recoveries": "NVLink recoveries",
+    "nvlink_link_crc_errors": "NVLink checksum errors",
 }
 _COMPUTE_MODES: Final = {
     1: "compute mode exclusive thread",
@@ -63,6 +67,15 @@ _VIRTUALIZATION: Final = {
 }
 _RECOVERY: Final = {1: "a reset", 2: "a reboot", 3: "that its peers are drained", 4: "to be drained and reset",
                     5: "a restart of its IMEX domain", 6: "a bus reset", 7: "a reboot of the system"}  # fmt: skip
+
+
+_FABRIC_HEALTH: Final = (
+    (0, "reduced bandwidth"),
+    (2, "its routes are being recovered"),
+    (4, "its routes are unhealthy"),
+    (6, "recovering from a timeout"),
+)
+"""Two bits each: 0 not told, 1 so, 2 not so (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*)."""
 
 
 def duty(health: DeviceHealth) -> list[tuple[str, float]]:
@@ -101,9 +114,24 @@ def warnings(health: DeviceHealth) -> Iterator[str]:
     if _number(health.remap_failed) or _number(health.remap_pending) or _number(health.retired_pages_pending):
         failed = _number(health.remap_failed)
         yield "faulty memory could not be replaced" if failed else "faulty memory is replaced at the next reset"
+    yield from _fabric(health)
     action = int(_number(health.recovery_action))
     if action:
         yield f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}"
+
+
+def _fabric(health: DeviceHealth) -> Iterator[str]:
+    """Why CUDA does not start on a machine with NVSwitches."""
+    state = int(_number(health.fabric_state))
+    if state in (1, 2):
+        how = "not started" if state == 1 else "being set up"
+        yield f"the NVLink fabric is {how}: CUDA fails with error 802 until it is ready (nvidia-fabricmanager)"
+    elif state == 3 and _number(health.fabric_status):
+        yield f"the NVLink fabric could not be set up (NVML error {health.fabric_status})"
+    bits = int(_number(health.fabric_health))
+    ill = [text for shift, text in _FABRIC_HEALTH if bits >> shift & 3 == 1]
+    if ill:
+        yield f"the NVLink fabric: {', '.join(ill)}"
 
 
 def modes(health: DeviceHealth) -> Iterator[str]:
@@ -112,6 +140,10 @@ def modes(health: DeviceHealth) -> Iterator[str]:
         yield "persistence mode off: each first start of CUDA takes seconds"
     if text := _COMPUTE_MODES.get(int(_number(health.compute_mode))):
         yield text
+    down, links = _number(health.nvlink_links_down), _number(health.nvlink_links)
+    if 0 < down < links:
+        # All of them: a card without a bridge, which is no news.
+        yield f"{down:.0f} of {links:.0f} NVLinks do not run"
     if health.confidential_compute == 1:
         yield "confidential computing: performance counters are off"
     if text := _VIRTUALIZATION.get(int(_number(health.virtualization))):

@@ -119,7 +119,7 @@ EVENT = model.EventRecord(
     repeats=2,
 )
 HEALTH_GROWN = msgspec.structs.replace(
-    HEALTH, grown=(model.CounterGrowth("pcie_replays", 12),), grown_window_ns=600_000_000_000
+    HEALTH, grown=(model.CounterGrowth("pcie_replays", 12),), grown_window_ns=600_000_000_000, c2c_links=5
 )
 TELEMETRY = wire.Telemetry(
     1,
