@@ -207,11 +207,19 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     triton = importlib.import_module("triton").__version__ if target.is_cuda else "none"
     rows = []
     for work in works(methods):
+        if options.only and not any(name in work.name for name in options.only):
+            continue
         turns = in_turns(work, options.turns)
         rows.append({"work": work.name, "unit": work.unit, "turns": turns})
         print(f"{work.name}: {turns[-1][0]:.4g} and {turns[-1][1]:.4g} {work.unit}", file=sys.stderr, flush=True)
     lost = methods.counter.wrong if methods.counter else 0
     return {"device": target.name, "torch": torch.__version__, "triton": triton, "rows": rows, "lost_samples": lost}
+
+
+def joined(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of an earlier run, those that were measured anew in their place."""
+    anew = {row["work"]: row for row in rows}
+    return [anew.pop(row["work"], row) for row in before] + list(anew.values())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -221,11 +229,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, help="write the table into this page")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     parser.add_argument("--turns", type=int, default=6, help="of each work, after one that warms up (default 6)")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="works whose name has this; may be repeated")
+    parser.add_argument(
+        "--have", type=Path, help="JSON of an earlier run on this GPU: its works that --only leaves out"
+    )
     parser.add_argument("--device", default="cuda:0", help="cuda:N (default cuda:0) or cpu")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal")
     options = parser.parse_args(arguments)
     if options.measured is None:
         document = measured(options)
+        if options.have is not None:
+            document["rows"] = joined(json.loads(options.have.read_text(encoding="utf-8"))["rows"], document["rows"])
     else:
         document = json.loads(options.measured.read_text(encoding="utf-8"))
     if options.out:

@@ -13,7 +13,8 @@ from bench.accuracy.__main__ import FOLDERS
 from bench.accuracy.labels import Run, read
 from bench.accuracy.score import subject
 from gpuwatch.diagnose.assemble import assemble
-from gpuwatch.diagnose.frames import Phase, driving_thread, phase_of
+from gpuwatch.diagnose.driver import driven
+from gpuwatch.diagnose.frames import Phase, phase_of
 from gpuwatch.diagnose.timeline import agreement, alternates
 from gpuwatch.replay.player import load
 
@@ -41,9 +42,7 @@ def by_shift(run: Run) -> list[float]:
     observations = load(Path(run.folder) / run.file)
     evidence = assemble(observations, subject(run, observations))
     steps = [
-        (stack.mono_ns, phase_of(thread.frames) is not Phase.NONE)
-        for stack in evidence.main_stacks
-        if (thread := driving_thread(stack.pid, stack.threads)) is not None
+        (stack.mono_ns, phase_of(thread.frames) is not Phase.NONE) for stack, thread in driven(evidence.main_stacks)
     ]
     if not evidence.windows or not alternates(steps):
         return []

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _first_sight(rules: str, scored: Sequence[Scored]) -> int:
     by_folder: dict[str, dict[str, FirstSight]] = {}
     for s in scored:
-        sight = FirstSight(rules, s.answer, s.named, s.advised_workers)
+        sight = FirstSight(rules, s.answer, s.named, s.advised_workers, s.confidence, s.answers, s.bound)
         by_folder.setdefault(s.run.folder, {})[s.run.file] = sight
     for folder, sights in by_folder.items():
         print(f"{folder}: {stamp(Path(folder), sights)} first sights written")

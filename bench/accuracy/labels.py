@@ -22,7 +22,7 @@ FAMILIES = {
     "input": (
         "loader_in_main_process", "loader_too_few_workers", "loader_slow_transform", "loader_storage_bandwidth",
         "loader_storage_latency", "loader_small_files", "loader_worker_restart", "loader_collate_or_ipc",
-        "loader_hung", "shm_too_small",
+        "loader_hung", "shm_too_small", "loader_slow_sample",
     ),
     "host": (
         "host_preprocessing", "python_bound", "launch_bound", "batch_too_small", "host_sync", "gil_contention",
@@ -73,6 +73,12 @@ class FirstSight(Struct, frozen=True):
     named: tuple[str, ...] = ()
     workers: int = 0
     """The worker count that the first advice named."""
+    confidence: str = ""
+    by_seconds: tuple[tuple[float, str], ...] = ()
+    """What was said after so many seconds of the recording."""
+    bound: float | None = None
+    """The most that following the first advice could gain, as it said. The last three were not written down before seed
+    104."""
 
 
 class Run(Struct, frozen=True):
@@ -141,8 +147,8 @@ class Label(Struct, frozen=True):
 
 
 def read(folders: Iterable[Path]) -> list[Run]:
-    """The runs of these folders; of several runs of one draw the last with a recording, with each repair as the
-    last run that tried it measured it. Raises GpuwatchError."""
+    """The runs of these folders; of several runs of one draw the last with a recording, with the repairs
+    that were measured beside it, and those that later runs tried. Raises GpuwatchError."""
     found: dict[tuple[str, str, str, int], Run] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -161,17 +167,20 @@ def read(folders: Iterable[Path]) -> list[Run]:
 def _measured_again(recorded: Run, later: Run) -> Run:
     """A recorded run with the repairs that a later one without a recording measured, each beside its own ailing job.
 
-    What that did not measure stays, and so does the run's own speed, unless it is none to compare with. A later speed
-    is none either if the job stood still, or ran far ahead of what it was recorded at.
+    What was measured beside the recording stays: on another day the same machine had a third less of its CPU, and the
+    recording's account bounds what its own job can gain. Where that was no speed to compare with, the later one counts.
+    A later speed is none either if the job stood still, or ran far ahead of what it was recorded at.
     """
     assert later.fault is not None
     rate, old = later.fault.rate, recorded.fault
     if old is not None and (rate <= 0 or _ahead(recorded, rate) is not None):
         return recorded
     doubtful = _ready_batches(recorded) is not None
-    measured = [twin for twin in later.twins if twin.rate is not None]
-    known = {(twin.role, twin.name) for twin in measured}
-    kept = () if doubtful else tuple(twin for twin in recorded.twins if (twin.role, twin.name) not in known)
+    kept = () if doubtful else tuple(twin for twin in recorded.twins if twin.rate is not None or twin.error)
+    known = {(twin.role, twin.name) for twin in kept if twin.of is None and twin.rate is not None}
+    measured = [twin for twin in later.twins if twin.rate is not None and (twin.role, twin.name) not in known]
+    again = {(twin.role, twin.name) for twin in measured}
+    kept = tuple(twin for twin in kept if (twin.role, twin.name) not in again)
     twins = tuple(msgspec.structs.replace(twin, of=rate) for twin in measured)
     if old is None or doubtful:
         before = recorded.before if old is None else (old, recorded.twins)

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from bench.accuracy.labels import FAMILIES, HEALTHY
 from gpuwatch.diagnose.account import balance
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.assemble import assemble
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.moments import moments
 from gpuwatch.model import DeviceSample, Observation
 

@@ -28,12 +28,11 @@ Seeds 101 and 102 first took the speed of a job fed by workers while batches lay
 own pace: three labels fell to that. Two had counted as jobs without a fault, with a gain of 0.81 and 1.01 by that
 measure, and their verdicts as false alarms. Two of the three jobs were measured again; the third is set apart. Where
 that changes a score at first sight, the one with the old speeds stands below it. Repairs of something else were tried
-for a part of seed 102, on another day, beside the ailing job of that day. Five labels are set apart by them until
-they are measured again: three where a repair of the queue ran on the batches that it held, or a few steps were all
-that was timed of a slow job, one of a job that had run a sixth faster the day before, one of a second phase of a
-process that had compiled for the first. The runner now throws ready batches away, measures for up to four times as
-long as asked until there are ten steps and three of what comes now and then, and gives a job that compiles a new
-process.
+for parts of seeds 102 and 103, on other days, each beside the ailing job of that day: the machine had up to a third
+less of its CPU then. So what was measured beside the recording counts before what another day measured of the same
+repair. The runner throws ready batches away, measures for up to four times as long as asked until there are ten steps
+and three of what comes now and then, gives a job that compiles a new process, and waits until another tenant trains: a
+repair that was measured before it did seemed to help as much as having none.
 
 The jobs are in `probes/faults`; `make faults ARGS="--seed 100"` runs them on one NVIDIA GPU as root (for the CPU quota
 and the stacks), ten minutes a batch.
@@ -148,6 +147,7 @@ def goals(found: Summary) -> list[tuple[str, str, str, bool | None]]:
         ("macro-F1 by cause", "≥ 0.95", _number(found.macro_f1), _at_least(found.macro_f1, 0.95)),
         ("macro-F1 by family", "≥ 0.95", _number(found.family_f1), _at_least(found.family_f1, 0.95)),
         ("false alarms on controls and decoys", "0", alarms, not found.alarms if found.quiet else None),
+        ("wrong with high confidence", "0", _sure(found), not found.sure_wrong if found.confident else None),
         ("time to a stable right verdict", "≤ 30 s", stable,
          None if found.stable_worst_s is None else found.stable_worst_s <= 30 and not found.never_stable),
         ("advice efficiency", "≥ 0.9", efficiency, _at_least(found.efficiency, 0.9)),
@@ -156,6 +156,17 @@ def goals(found: Summary) -> list[tuple[str, str, str, bool | None]]:
         ("bound on the gain", "holds", _bounds(found),
          all(ratio >= 1.0 - BOUND_NOISE for ratio in found.bounds) if found.bounds else None),
     ]  # fmt: skip
+
+
+def _sure(found: Summary) -> str:
+    if not found.confident:
+        return NONE
+    of = (
+        ""
+        if found.confident == found.causes + found.quiet
+        else f"; of {found.confident} jobs it is known how sure the verdict was"
+    )
+    return f"{found.sure_wrong} of {found.sure} sure verdicts{of}"
 
 
 def _bounds(found: Summary) -> str:

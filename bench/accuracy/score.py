@@ -16,7 +16,7 @@ from msgspec import Struct
 from bench.accuracy import metrics, peers
 from bench.accuracy.labels import FAMILY_OF, HEALTHY, UNATTRIBUTED, Label, Run, Standing, label
 from gpuwatch.diagnose.judge import diagnose
-from gpuwatch.model import Diagnosis, Observation, ProcessTick, Role, Severity, StackSample
+from gpuwatch.model import Confidence, Diagnosis, Observation, ProcessTick, Role, Severity, StackSample
 from gpuwatch.model import Standing as FindingStanding
 from gpuwatch.replay.player import instant_ns, load
 from probes.faults.cases import advised_workers, remedy, table
@@ -44,6 +44,8 @@ class Scored(Struct, frozen=True):
     """The most that following the first advice can gain, as the verdict says."""
     advised_workers: int
     """The worker count that the first advice names; 0 when it names none."""
+    confidence: str
+    """Of the verdict; "" where it was not written down."""
     peer_answers: dict[str, peers.Answer]
 
     @property
@@ -55,6 +57,9 @@ class Scored(Struct, frozen=True):
     def right(self) -> bool:
         """Whether the verdict is the label, or cannot be told from it."""
         return self.answer == self.truth or (self.label.standing is Standing.CAUSE and self.answer in self.run.also)
+
+
+SURE = Confidence.HIGH.value
 
 
 def answer_of(diagnosis: Diagnosis, standing: Standing) -> str:
@@ -105,6 +110,7 @@ def score(run: Run) -> Scored:
         best_rate=best,
         bound=diagnosis.verdict.gain_max,
         advised_workers=workers,
+        confidence=diagnosis.verdict.confidence.value,
         peer_answers={name: rule(read) for name, rule in peers.PEERS.items()},
     )
 
@@ -135,7 +141,14 @@ def at_first_sight(scored: Scored) -> Scored | None:
         return None
     advised, _ = advice(scored.run, first.answer, first.workers)
     return msgspec.structs.replace(
-        scored, answer=first.answer, named=first.named, alarm=bool(first.named), advised_rate=advised, answers=()
+        scored,
+        answer=first.answer,
+        named=first.named,
+        alarm=bool(first.named),
+        advised_rate=advised,
+        answers=first.by_seconds,
+        confidence=first.confidence,
+        bound=scored.bound if first.bound is None else first.bound,
     )
 
 
@@ -183,6 +196,12 @@ class Summary(Struct, frozen=True):
     stable_median_s: float | None
     stable_worst_s: float | None
     never_stable: int
+    """Of those whose verdicts by seconds are known."""
+    sure: int
+    """Verdicts with high confidence."""
+    sure_wrong: int
+    confident: int
+    """Verdicts of which the confidence is known."""
     efficiency: float | None
     efficiency_runs: int
     advice_unknown: int
@@ -234,7 +253,10 @@ def summary(scored: Sequence[Scored]) -> Summary:
         alarms=tuple(f"{s.run.case}: {', '.join(s.named)}" for s in quiet if s.alarm),
         stable_median_s=median(stable) if stable else None,
         stable_worst_s=max(stable) if stable else None,
-        never_stable=len(right) - len(stable),
+        never_stable=sum(bool(s.answers) for s in right) - len(stable),
+        sure=sum(s.confidence == SURE for s in single),
+        sure_wrong=sum(s.confidence == SURE and not s.right for s in single),
+        confident=sum(bool(s.confidence) for s in single),
         efficiency=fmean(efficient) if efficient else None,
         efficiency_runs=len(efficient),
         advice_unknown=sum(s.advised_rate is None and s.best_rate is not None for s in causes),

@@ -33,6 +33,8 @@ class PidStatus(NamedTuple):
     """Real user id."""
     nspid: tuple[int, ...]
     """The pid in each nested PID namespace, outermost first; empty before Linux 4.1."""
+    cpus_allowed: str
+    """Such as "0-3,8"; "" before Linux 2.6.26 and where /proc is not the kernel's own (gVisor)."""
 
 
 class PidIo(NamedTuple):
@@ -145,6 +147,7 @@ def parse_status(data: bytes) -> PidStatus:
     return PidStatus(
         uid=_need(pairs, b"Uid", "status"),
         nspid=tuple(int(pid) for pid in pairs.get(b"NSpid", b"").split()),
+        cpus_allowed=printable(pairs.get(b"Cpus_allowed_list", b"").strip()),
     )
 
 

@@ -31,6 +31,7 @@ from gpuwatch.collect.proc_files import KeptFiles, absent, read_small, reading
 from gpuwatch.collect.proc_parse import (
     PidIo,
     PidStat,
+    PidStatus,
     parse_io,
     parse_schedstat,
     parse_stat,
@@ -77,8 +78,8 @@ class _Process:
     """What is remembered of a process between ticks."""
 
     __slots__ = (
-        *("asked", "cpu_ns", "info", "kept", "last", "late", "looked_ns", "main", "mono_ns", "names", "own", "reads"),
-        *("start_ticks", "storage"),
+        *("asked", "cpu_ns", "cpus_allowed", "info", "kept", "last", "late", "looked_ns", "main", "mono_ns", "names"),
+        *("own", "reads", "start_ticks", "storage"),
     )
 
     def __init__(self, start_ticks: int) -> None:
@@ -99,6 +100,7 @@ class _Process:
         """Ticks for which ``last`` has stood."""
         self.looked_ns = 0
         self.storage: Storage | None = None
+        self.cpus_allowed = ""
 
 
 class ProcessReader:
@@ -194,6 +196,8 @@ class ProcessReader:
         for _, pid in sorted(due)[:LOOKS_PER_TICK]:
             process, look = self._known[pid], self._open_files.look(pid)
             process.looked_ns = mono_ns
+            # A worker may set its CPUs after it has started, and a cpuset may change.
+            self._status(pid)
             if look.absent is not None and look.absent.reason is Reason.NOT_FOUND:
                 continue  # It has ended.
             known = () if process.storage is None else process.storage.systems
@@ -220,7 +224,7 @@ class ProcessReader:
                     (old.comm, old.ppid, old.root_pid, old.role, old.device_indices)
                     == (stat.comm, stat.ppid, root, role, devices.get(pid, ()))
                 )
-                and old.storage == process.storage
+                and (old.storage, old.cpus_allowed) == (process.storage, process.cpus_allowed)
             ):
                 continue
             info = self._info(pid, root, stat, role, devices.get(pid, ()))
@@ -261,7 +265,7 @@ class ProcessReader:
 
     def _info(self, pid: int, root: int, stat: PidStat, role: Role, devices: tuple[int, ...]) -> ProcessInfo:
         process = self._known[pid]
-        status = reading(f"{self._prefix}/{pid}/status", parse_status)
+        status = self._status(pid)
         uid = -1 if isinstance(status, Absent) else status.uid
         nspid = () if isinstance(status, Absent) else status.nspid
         user = self._users.name(uid) if uid >= 0 else "?"
@@ -285,8 +289,16 @@ class ProcessReader:
             python=process.own.python,
             place=self._place(pid, stat, container) if role is Role.MAIN else None,
             storage=process.storage,
+            cpus_allowed=process.cpus_allowed,
             container_pid=nspid[-1] if len(nspid) > 1 else 0,
         )
+
+    def _status(self, pid: int) -> PidStatus | Absent:
+        """Read once for a process and again with its open files: 50 µs. What it says of the CPUs is kept."""
+        status = reading(f"{self._prefix}/{pid}/status", parse_status)
+        if not isinstance(status, Absent):
+            self._known[pid].cpus_allowed = status.cpus_allowed
+        return status
 
     def _place(self, pid: int, stat: PidStat, container: Text) -> RankPlace | None:
         environ = self._known[pid].own.environ

@@ -1,6 +1,7 @@
 """The text of the lines that a job's stacks stand on.
 
-Owns: reading them, once each, under the job's own rights. Refuses: whole files, and lines of installed libraries.
+Owns: reading them, once each, under the job's own rights. Refuses: whole files, and lines of torch and of libraries
+that only compute: theirs need no text to be told apart.
 
 The path comes out of another process's memory, so it is not trusted: a line is read only from a regular file that the
 job's user owns or that everybody may read. A daemon with more rights than the job must not be talked into publishing
@@ -10,7 +11,9 @@ a line of a file that the job's user could not open.
 from __future__ import annotations
 
 import os
+import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuwatch.collect.source import Emit
@@ -20,11 +23,12 @@ MAX_FILE_BYTES = 2 * 2**20
 MAX_TEXT = 160
 MAX_LINES = 200
 """Per job: a loop has a handful of lines, a recursive monster must not fill the recording."""
+_TOLD_BY_NAME = re.compile(r"(?:site|dist)-packages/(torch|triton|jax|jaxlib|numpy|PIL|cv2|pandas|scipy)/")
 _INSTALLED = ("site-packages", "dist-packages", "/lib/python3", "<")
 
 
 class SourceLines:
-    """Wraps ``emit``: after a stack sample it emits the text of each line of the user's that it has not told yet."""
+    """Wraps ``emit``: after a stack sample it emits the text of each line that it has not told yet."""
 
     def __init__(self, emit: Emit, root: Path = Path("/proc")) -> None:
         self._emit = emit
@@ -39,8 +43,7 @@ class SourceLines:
         self._emit(observation)
         if isinstance(observation, StackSample) and not observation.native:
             for thread in observation.threads:
-                frame = next((f for f in thread.frames if _is_users(f)), None)
-                if frame is not None:
+                for frame in {f for f in (_users(thread.frames), _leaf(thread.frames)) if f is not None}:
                     self._tell(observation, frame)
 
     def _tell(self, stack: StackSample, frame: Frame) -> None:
@@ -59,6 +62,18 @@ class SourceLines:
         if key not in self._files:
             self._files[key] = _read(self._root / str(pid), file)
         return self._files[key]
+
+
+def _users(frames: Sequence[Frame]) -> Frame | None:
+    return next((f for f in frames if _is_users(f)), None)
+
+
+def _leaf(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame where it is a line of an installed library that may do anything, as a user's own may."""
+    leaf = frames[0] if frames else None
+    if leaf is None or leaf.line <= 0 or "-packages/" not in leaf.file or _TOLD_BY_NAME.search(leaf.file):
+        return None
+    return leaf
 
 
 def _is_users(frame: Frame) -> bool:

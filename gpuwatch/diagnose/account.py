@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.episodes import runs_forward_only
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity, only_copies
+from gpuwatch.diagnose.line_text import only_copies
 from gpuwatch.diagnose.moments import Moment, pinned_ceiling
 from gpuwatch.diagnose.native_frames import driving_leaves, line_of, native_activity
 from gpuwatch.diagnose.steps import weights
+from gpuwatch.diagnose.undecided import DIVISIBLE
 from gpuwatch.model import AccountShare, CodeLocation, Frame
 
 _Split = dict[tuple[str, int], dict[Activity, float]]
@@ -70,6 +72,10 @@ class Account(Struct, frozen=True):
     samples: int
     lines: dict[Activity, float]
     """Samples per activity; a sample that native frames split counts in parts."""
+    unsure: dict[Activity, float] = {}
+    """Of them, those that are a guess: the frames may stand for something else, and no native frames told."""
+    natively: frozenset[Activity] = frozenset()
+    """What native frames have seen the driving thread do."""
     copy_rx_bytes_per_s: float | None = None
     """Mean PCIe rate towards the GPU while the thread was copying."""
     copy_tx_bytes_per_s: float | None = None
@@ -122,6 +128,11 @@ class Account(Struct, frozen=True):
         """Share of the samples in any of these, whether the GPU was busy or not."""
         return sum(self.held.get(a, 0.0) for a in activities)
 
+    def guessed(self, *activities: Activity) -> bool:
+        """Whether most samples of these activities are a guess."""
+        guesses = sum(self.unsure.get(a, 0.0) for a in activities)
+        return guesses > 0.5 * sum(self.lines.get(a, 0.0) for a in activities)
+
     def location(self, *activities: Activity) -> CodeLocation | None:
         """The line of the user's code that most samples of these activities stand on."""
         lines: dict[Frame, float] = defaultdict(float)
@@ -158,6 +169,7 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
     lost: dict[Activity, float] = defaultdict(float)
     where: dict[Activity, dict[Frame, float]] = defaultdict(lambda: defaultdict(float))
     lines: dict[Activity, float] = defaultdict(float)
+    unsure: dict[Activity, float] = defaultdict(float)
     native = _native_split(evidence)
     measured = weights([moment.fetching for moment in found], evidence.steps)
     for moment, weight in zip(found, measured or [1.0] * len(found), strict=True):
@@ -165,6 +177,8 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
             part = weight * share
             lines[activity] += part
             lost[activity] += part * (1.0 - moment.busy)
+            if not moment.doing.sure and not _divided(moment, native):
+                unsure[activity] += part
             if moment.doing.where is not None:
                 where[activity][moment.doing.where] += part
     _cap_copies(evidence, found, native, lost, lines, where)
@@ -177,6 +191,8 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
         where={a: dict(c) for a, c in where.items()},
         samples=len(found),
         lines=dict(lines),
+        unsure=dict(unsure),
+        natively=frozenset(a for parts in native.values() for a, share in parts.items() if share >= t.NAMED_FROM),
         copy_rx_bytes_per_s=_copy_rate(found, "rx_bytes_per_s"),
         copy_tx_bytes_per_s=_copy_rate(found, "tx_bytes_per_s"),
         idle_windows=sum(m.busy < t.IDLE_WINDOW_BUSY for m in found) / len(found),
@@ -252,13 +268,19 @@ def _natively_copies(frame: Frame, native: _Split) -> bool:
     return parts.get(Activity.COPYING, 0.0) + parts.get(Activity.SYNCHRONISING, 0.0) >= t.NOTHING_BUT
 
 
+def _divided(moment: Moment, native: _Split) -> bool:
+    """Whether native frames tell what this sample's line does."""
+    doing = moment.doing
+    return not doing.sure and doing.activity in DIVISIBLE and doing.leaf is not None and line_of(doing.leaf) in native
+
+
 def _parts(moment: Moment, native: _Split) -> dict[Activity, float]:
     """A sample's activities: one, unless it stands on a line whose C calls native frames have told apart. Operators
     that ran during a whole window in which the GPU did nothing computed on the CPU."""
     doing = moment.doing
-    if doing.activity is not Activity.USER_LINE or doing.where is None or line_of(doing.where) not in native:
+    if not _divided(moment, native) or doing.leaf is None:
         return {doing.activity: 1.0}
-    parts = native[line_of(doing.where)]
+    parts = native[line_of(doing.leaf)]
     if moment.gpu_slept and Activity.LAUNCHING in parts:
         awake = dict(parts)
         awake[Activity.HOST_WORK] = awake.get(Activity.HOST_WORK, 0.0) + awake.pop(Activity.LAUNCHING)
@@ -272,7 +294,7 @@ def _copy_rate(found: Sequence[Moment], field: str) -> float | None:
 
 
 def _source_known(evidence: Evidence, found: Sequence[Moment], native: _Split) -> float:
-    places = [m.doing.where for m in found if m.doing.activity is Activity.USER_LINE and m.doing.where is not None]
+    places = [m.doing.leaf for m in found if m.doing.activity is Activity.USER_LINE and m.doing.leaf is not None]
     return (
         sum((p.file, p.line) in evidence.source or line_of(p) in native for p in places) / len(places)
         if places

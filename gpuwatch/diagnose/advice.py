@@ -80,13 +80,13 @@ class WorkerAdvice(Struct, frozen=True):
     advised: int
     """``needed`` with headroom, but no more than there are cores."""
     cores_limit: bool
-    """There are fewer cores than ``needed`` asks for."""
+    """There are fewer cores, or the job may use fewer, than ``needed`` asks for."""
     gain_max: float
     """At ``advised`` workers."""
 
 
 def advise_workers(
-    now: int, waiting: float, computing: float, cpus: int, *, cores_per_worker: float = 1.0, cpu_bound: bool = True
+    now: int, waiting: float, computing: float, cpus: float, *, cores_per_worker: float = 1.0, cpu_bound: bool = True
 ) -> WorkerAdvice:
     """Workers from measured shares.
 

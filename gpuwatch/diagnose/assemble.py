@@ -173,7 +173,7 @@ class _Job:
         samples = self.samples.get(pid)
         if not samples:
             return None
-        first, last = samples[0], samples[-1]
+        first, last, info = samples[0], samples[-1], self.infos.get(pid)
         seconds = (last.mono_ns - first.mono_ns) / 1e9
         user, system = _delta(first.utime_ns, last.utime_ns), _delta(first.stime_ns, last.stime_ns)
         cpu_ns = None if user is None or system is None else user + system
@@ -189,6 +189,9 @@ class _Job:
             write_bytes_per_s=_per(_delta(first.write_bytes, last.write_bytes), seconds),
             threads=last.num_threads,
             wchans=tuple((str(name), n / len(samples)) for name, n in wchans.most_common(3)),
+            run_wait=_per(_delta(first.run_wait_ns, last.run_wait_ns), seconds * 1e9),
+            cpus_allowed=info.cpus_allowed if info is not None else "",
+            storage=info.storage.systems if info is not None and info.storage is not None else (),
         )
 
 
@@ -223,6 +226,7 @@ def _host(samples: Sequence[HostSample], inventory: Inventory | None) -> HostUse
         ),
         shm_total_bytes=max((v for s in samples if (v := value_of(s.shm_total_bytes)) is not None), default=None),
         swap_grew_bytes=_delta(samples[0].swap_used_bytes, samples[-1].swap_used_bytes) if samples else None,
+        online=max((s.cpus_online for s in samples), default=0) or cpus,
     )
 
 

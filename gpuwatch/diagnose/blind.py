@@ -9,8 +9,10 @@ from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.advice import advise_workers, finding, row, rows, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.loader import crowded, no_core_left
-from gpuwatch.diagnose.storage import is_hung, loader_hung, reads_small_files, state_share
+from gpuwatch.diagnose.cores import limit_text, remedy, short
+from gpuwatch.diagnose.loader import crowded, no_core_left, of_them_text, or_slow_sample, workers_row
+from gpuwatch.diagnose.shortage import is_short
+from gpuwatch.diagnose.storage import is_hung, is_remote, loader_hung, reads_small_files, state_share
 from gpuwatch.diagnose.transfer import copies_between
 from gpuwatch.model import Confidence, EvidenceRow, Finding, Severity
 
@@ -37,6 +39,11 @@ def find(case: Case) -> list[Finding]:
             _vague(case, lost, "loader_worker_restart", ("loader_too_few_workers",),
                    f"Loader workers were replaced {e.worker_generations:.0f} times over.",
                    "DataLoader(persistent_workers=True); with short epochs also an endless sampler.")
+        ]  # fmt: skip
+    if e.main is not None and short(e, (e.main,)) and not case.throttled:
+        return [
+            _vague(case, lost, "cpu_oversubscribed", ("cpu_quota_throttled", "host_preprocessing", "launch_bound"),
+                   f"The training process waits for a CPU: {limit_text(e, (e.main,))}.", remedy(e, (e.main,)))
         ]  # fmt: skip
     if e.workers and main < t.MAIN_BUSY_CORES:
         return [_workers(case, lost)]
@@ -93,35 +100,42 @@ def _idle_windows(case: Case) -> float:
 
 def _workers(case: Case, lost: float) -> Finding:
     e = case.evidence
-    cores = case.worker_cores or 0.0
-    if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE:
+    cores, count = case.worker_cores or 0.0, len(case.crew.counted)
+    some = f"{count} loader workers{of_them_text(case)}"
+    if is_short(case):
+        uses = case.crew.counted
+        return _vague(
+            case, lost, "cpu_oversubscribed", ("cpu_quota_throttled", "loader_slow_transform"),
+            f"The {some} wait for a CPU: {limit_text(e, uses)}.", remedy(e, uses),
+        )  # fmt: skip
+    if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE and not is_remote(case):
         small = reads_small_files(case)
         return _vague(
             case, lost, "loader_small_files" if small else "loader_storage_bandwidth",
             ("loader_storage_latency", "loader_storage_bandwidth" if small else "loader_small_files"),
-            f"The {len(e.workers)} loader workers wait for the disk and the training process for them.",
+            f"The {some} wait for the disk and the training process for them.",
             "Pack the samples into shards, so that one read brings many." if small
             else "Stage the data set on a faster local disk (NVMe) or in memory.",
         )  # fmt: skip
     if cores >= t.BUSY_CPU_CORES:
-        advice = advise_workers(len(e.workers), lost, case.busy, e.host.cpus, cores_per_worker=cores)
+        advice = advise_workers(count, lost, case.busy, case.cpus, cores_per_worker=cores)
         if no_core_left(case, advice):
             return _vague(
                 case, lost, "cpu_oversubscribed" if crowded(case, cores) else "loader_slow_transform",
                 ("loader_too_few_workers",),
-                f"The {len(e.workers)} loader workers are at full CPU, no core is left for more, and the training "
+                f"The {some} are at full CPU, no core is left for more, and the training "
                 "process waits.",
                 "One thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); cheaper work per sample.",
             )  # fmt: skip
         return _vague(
-            case, lost, "loader_too_few_workers", ("loader_slow_transform",),
-            f"The {len(e.workers)} loader workers are at full CPU and the training process waits.",
-            f"num_workers={advice.advised} (now {len(e.workers)}).",
+            case, lost, "loader_too_few_workers", ("loader_slow_transform", *or_slow_sample(case)),
+            f"The {some} are at full CPU and the training process waits.",
+            f"num_workers={advice.advised} (now {count}).",
         )  # fmt: skip
     return _vague(
         case, lost, "loader_storage_latency",
         ("loader_collate_or_ipc", "loader_storage_bandwidth", "loader_small_files"),
-        f"The {len(e.workers)} loader workers use {cores:.2f} cores each and the training process waits too.",
+        f"The {some} use {cores:.2f} cores each and the training process waits too.",
         "Look at where the data comes from: stage it locally, read larger pieces, or use more workers.",
     )  # fmt: skip
 
@@ -132,7 +146,7 @@ def _vague(
     e = case.evidence
     read: tuple[EvidenceRow | None, ...] = (
         row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
-        row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
+        workers_row(case) if e.workers else row("DataLoader workers", 0.0, "processes", "/proc", e.window_s),
         row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
         row("GPM windows with an idle GPU", 100 * _idle_windows(case), "%", "GPM" if e.gpm else "NVML", e.window_s),
         *case.gpu_rows(),

@@ -8,12 +8,13 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from gpuwatch.diagnose import cores
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import Bound, gain_bound, pct, row, share_text
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity
-from gpuwatch.diagnose.worker_view import WorkerView
+from gpuwatch.diagnose.worker_view import Crew, WorkerView, crew
 from gpuwatch.model import CodeLocation, EvidenceRow, StepTimes
 
 
@@ -36,10 +37,21 @@ class Case(Struct, frozen=True):
         return (self.evidence.main.cpu_cores or 0.0) if self.evidence.main else 0.0
 
     @property
+    def crew(self) -> Crew:
+        """The DataLoader workers, by whether they had work."""
+        return crew(self.evidence, self.workers)
+
+    @property
     def worker_cores(self) -> float | None:
-        """Mean CPU per DataLoader worker, in cores."""
-        known = [w.cpu_cores for w in self.evidence.workers if w.cpu_cores is not None]
+        """Mean CPU per DataLoader worker that had work, in cores; of all when none had."""
+        known = [w.cpu_cores for w in self.crew.counted if w.cpu_cores is not None]
         return sum(known) / len(known) if known else None
+
+    @property
+    def cpus(self) -> float:
+        """Cores that the loader may use, or that the training process may where there is none."""
+        e = self.evidence
+        return cores.usable(e, self.crew.counted or ((e.main,) if e.main is not None else ()))
 
     @property
     def steps(self) -> StepTimes | None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gpuwatch.diagnose.gpu_windows import GpuWindow, link_share
 from gpuwatch.diagnose.thresholds import STEADY_BUSY
-from gpuwatch.model import Device, DeviceHealth, EventRecord, StackSample, StepTimes
+from gpuwatch.model import Device, DeviceHealth, EventRecord, FileSystem, StackSample, StepTimes
 
 
 class ProcessUse(Struct, frozen=True):
@@ -30,6 +30,12 @@ class ProcessUse(Struct, frozen=True):
     threads: int
     wchans: tuple[tuple[str, float], ...] = ()
     """Kernel functions it slept in, commonest first, as shares."""
+    run_wait: float | None = None
+    """Share of the time in which its main thread was ready to run and had no CPU."""
+    cpus_allowed: str = ""
+    """Such as "0-3,8"; "" when not read."""
+    storage: tuple[FileSystem, ...] = ()
+    """Where files lie that it had open, of the main process and the workers; empty when none was seen."""
 
 
 class QuotaUse(Struct, frozen=True):
@@ -50,6 +56,8 @@ class HostUse(Struct, frozen=True):
     shm_used_share: float | None = None
     shm_total_bytes: float | None = None
     swap_grew_bytes: float | None = None
+    online: int = 0
+    """CPUs that the machine has, whether or not gpuwatch may run on them."""
 
 
 class Tenant(Struct, frozen=True):

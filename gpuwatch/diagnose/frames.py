@@ -1,9 +1,9 @@
 """What a thread was doing, from its stack.
 
-Owns: the table of frames that give an activity away, and which frame is the user's own. Refuses: time, GPU counters.
+Owns: the table of frames that give an activity away, and whether they do so for sure. Refuses: time, GPU counters,
+whose code a frame is (origin.py), what a line's text says (line_text.py), which thread it is about (driver.py).
 
-Functions are compared by their last part (py-spy prints ``Class.method`` from Python 3.11 on and ``method`` before),
-files by their tail, since the prefix is the environment's.
+Functions are compared by their last part: py-spy prints ``Class.method`` from Python 3.11 on and ``method`` before.
 """
 
 from __future__ import annotations
@@ -14,83 +14,52 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from gpuwatch.diagnose.activity import Activity
+from gpuwatch.diagnose.line_text import line_activity
+from gpuwatch.diagnose.origin import INSTALLED, PACKAGE, Origin, is_users, origin, user_frame
 from gpuwatch.model import Frame, ThreadStack
-
-
-class Activity(enum.StrEnum):
-    """What a thread was doing at one instant."""
-
-    WAITING_FOR_DATA = "waiting_for_data"
-    """Blocked in the DataLoader (or another queue) for the next batch."""
-    PREPARING_DATA = "preparing_data"
-    """Fetching, decoding or collating samples in this very process."""
-    RECEIVING_DATA = "receiving_data"
-    """Unpickling or rebuilding a batch that a worker has sent."""
-    CHECKPOINTING = "checkpointing"
-    COMPILING = "compiling"
-    STARTING = "starting"
-    """Importing modules."""
-    RESTARTING_WORKERS = "restarting_workers"
-    """Starting or stopping DataLoader workers."""
-    SYNCHRONISING = "synchronising"
-    """Waiting for the GPU."""
-    COPYING = "copying"
-    COPY_WAIT = "copy_wait"
-    """On a line that only copies, for longer than its bytes take: a pageable copy waits for all that was launched."""
-    LAUNCHING = "launching"
-    """Inside the framework's own Python, or in backward: handing work to the GPU."""
-    COMMUNICATING = "communicating"
-    LOGGING = "logging"
-    EVALUATING = "evaluating"
-    """In a function of the user's that is called evaluation or validation, or that comes between training steps."""
-    ALLOCATING = "allocating"
-    """Giving GPU memory back to the driver or asking it for more: each such call stops the GPU."""
-    COLLECTING = "collecting_garbage"
-    """In Python's garbage collector, called explicitly (its own runs leave no frame)."""
-    HOST_WORK = "other_host_work"
-    """Computing on the CPU: numpy, PIL, pandas, the user's own loops."""
-    USER_LINE = "user_line"
-    """On a line of the user's code that calls C: the line's text and the counters must tell what."""
-    WAITING = "waiting"
-    """Not on a CPU, not in any of the above: a lock, a socket, sleep, input()."""
-    WAITING_FOR_WORK = "waiting_for_work"
-    """A DataLoader worker with nothing to do."""
-
-
-_LIBRARY = re.compile(
-    r"(site-packages|dist-packages|/lib/python3\.\d+/|^lib/python3|<frozen|<string>|<__array_function__|"
-    r"torchinductor_|<eval_with_key>|"
-    r"/torch/(nn|optim|utils|autograd|_|cuda|distributed|multiprocessing|amp|functional|serialization)|"
-    r"multiprocessing/|importlib/|threading\.py$|runpy\.py$|(^|/)gpuwatch[_/]hook\.py$)"
-)
-"""Files that are not the user's. ``site-packages`` covers every installed library, also in a truncated path."""
-
-_PACKAGE = r"(?:^|(?:site|dist)-packages/|/pytorch/)"
-"""Where a package's folder begins: an environment may itself lie in a folder called torch (``/opt/torch/.venv``)."""
-_FRAMEWORK = re.compile(
-    _PACKAGE + r"(torch|lightning|pytorch_lightning|accelerate|transformers|ignite|fastai|deepspeed|triton)/|"
-    r"torchinductor_|<eval_with_key>"
-)
-"""Compiled code stands in files of the compiler's cache, or in none."""
 
 _COMPILER = re.compile(
     r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|variables/|bytecode_|guards|backends/(?!debugging))|"
     r"torch/_inductor/(compile_fx|graph|scheduler|codecache|codegen/|fx_passes/|lowering|async_compile|autotune|"
-    r"select_algorithm|ir\.py|sizevars|pattern_matcher|compile_worker)|"
+    r"select_algorithm|ir\.py|sizevars|pattern_matcher)|"
     r"torch/_functorch/(partitioners|aot_autograd\.py|_aot_autograd/(?!runtime_wrappers|utils))|"
     r"torch/fx/(graph|graph_module|node|interpreter|proxy|_symbolic_trace|passes/|experimental/)|"
     r"triton/(compiler|runtime/(build|autotuner))"
 )
 """Where compilers work. Compiled code runs through frames of theirs as well (eval_frame, runtime_wrappers, output_code,
 backends/debugging): a job that compiles nothing any more has those on every stack."""
+_OTHER_COMPILERS = re.compile(
+    PACKAGE
+    + r"(jax/_src/(compiler|interpreters/(mlir|partial_eval|ad))|jaxlib/mlir/|numba/(core|cuda)/(compiler|typeinfer|"
+    r"codegen|lowering)|tensorflow/python/(framework/func_graph|autograph/)|torch/utils/cpp_extension)"
+)
+"""XLA, numba, TensorFlow's tracing, and C++ that a job builds for itself. Their calls of what is compiled already run
+through other files."""
 _COMPILED_RUNS = re.compile(r"torch/_functorch/aot_autograd\.py$")
 _RUN_FUNCTIONS = frozenset({"forward", "__call__", "runtime_wrapper", "boxed_call", "boxed_forward"})
+
+_LOADS = frozenset({
+    "load", "_load", "_legacy_load", "load_file", "load_model", "load_state_dict", "read_data", "from_pretrained",
+    "load_state_dict_from_url", "hf_hub_download", "snapshot_download", "http_get", "create_model",
+})  # fmt: skip
+
+_LOADS_DATA = frozenset(
+    {"map", "load_dataset", "filter", "from_generator", "download_and_prepare", "load_from_disk", "_map_single"}
+)
 
 # (activity, file pattern, function names or None for any). Order matters: the first match on any frame decides.
 _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
     (Activity.CHECKPOINTING, re.compile(r"torch/serialization\.py$"),
      frozenset({"save", "_save", "_legacy_save"})),
-    (Activity.CHECKPOINTING, re.compile(r"torch/distributed/checkpoint/|safetensors/(torch|numpy)\.py$"), None),
+    (Activity.CHECKPOINTING, re.compile(r"torch/distributed/checkpoint/"),
+     frozenset({"save", "async_save", "save_state_dict", "write_data", "_write_item", "_save_state_dict"})),
+    (Activity.CHECKPOINTING, re.compile(r"safetensors/(torch|numpy|flax|tensorflow)\.py$"),
+     frozenset({"save", "save_file", "save_model"})),
+    (Activity.CHECKPOINTING, re.compile(PACKAGE + r"orbax/checkpoint/"), frozenset({"save", "wait_until_finished"})),
+    (Activity.CHECKPOINTING,
+     re.compile(PACKAGE + r"(transformers|diffusers|peft|accelerate|lightning|pytorch_lightning)/"),
+     frozenset({"save_pretrained", "save_model", "_save_checkpoint", "save_checkpoint", "save_state"})),
     (Activity.STARTING, re.compile(r"<frozen importlib"), None),
     (Activity.RESTARTING_WORKERS, re.compile(r"torch/utils/data/dataloader\.py$"),
      frozenset({"__init__", "_shutdown_workers", "_reset"})),
@@ -109,6 +78,9 @@ _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
     (Activity.SYNCHRONISING, re.compile(r"torch/_tensor\.py$"), frozenset({"__format__", "__repr__", "__array__"})),
     (Activity.SYNCHRONISING, re.compile(r"torch/amp/grad_scaler\.py$"), frozenset({"<genexpr>"})),
     (Activity.COMMUNICATING, re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives)\.py$"), None),
+    (Activity.COMMUNICATING, re.compile(PACKAGE + r"(horovod|mpi4py|byteps)/"), None),
+    (Activity.SYNCHRONISING, re.compile(PACKAGE + r"jax/_src/"),
+     frozenset({"block_until_ready", "_value", "__array__", "device_get", "try_to_block"})),
     (Activity.COMMUNICATING, re.compile(r"torch/nn/parallel/distributed\.py$"),
      frozenset({"_sync_buffers", "_sync_module_buffers", "_default_broadcast_coalesced",
                 "_distributed_broadcast_coalesced"})),
@@ -119,7 +91,18 @@ _RULES: tuple[tuple[Activity, re.Pattern[str], frozenset[str] | None], ...] = (
     (Activity.EVALUATING, re.compile(r"lightning/(pytorch/)?loops/(\w+/)?evaluation_loop\.py$"), None),
     (Activity.EVALUATING, re.compile(r"transformers/trainer(_seq2seq)?\.py$"),
      frozenset({"evaluate", "evaluation_loop", "predict", "prediction_loop"})),
-    (Activity.LOGGING, re.compile(r"(wandb|tensorboard|tensorboardX|mlflow|neptune|matplotlib|logging)/"), None),
+    (Activity.LOGGING,
+     re.compile(INSTALLED + r"(wandb|tensorboard|tensorboardX|mlflow|neptune|matplotlib|comet_ml|clearml|aim|swanlab)/|"
+                r"thon3\.\d+/logging/|torch/utils/tensorboard/"), None),
+    (Activity.LOGGING, re.compile(r"numpy/lib/(_?npyio|_npyio_impl|format)\.py$|thon3\.\d+/csv\.py$"),
+     frozenset({"save", "savez", "savez_compressed", "savetxt", "write_array", "writerow", "writerows"})),
+    (Activity.STARTING, re.compile(r"torch/(serialization|hub)\.py$"), _LOADS),
+    (Activity.STARTING, re.compile(r"torch/distributed/checkpoint/"), _LOADS),
+    (Activity.STARTING, re.compile(r"safetensors/(torch|numpy|flax|tensorflow)\.py$"), _LOADS),
+    (Activity.STARTING,
+     re.compile(INSTALLED + r"(transformers|diffusers|huggingface_hub|timm|peft|sentence_transformers|vllm|sglang)/"),
+     _LOADS),
+    (Activity.STARTING, re.compile(INSTALLED + r"datasets/"), _LOADS_DATA),
 )  # fmt: skip
 
 _SYNC_FUNCTIONS = frozenset({"synchronize"})
@@ -128,22 +111,32 @@ _COPY_FUNCTIONS = frozenset(
     {"to", "cuda", "copy_", "send_to_device", "move_data_to_device", "batch_to", "_prepare_input"}
 )
 _QUEUE_FILES = re.compile(r"(^|/)(queue|multiprocessing/(queues|connection|synchronize)|concurrent/futures/_base)\.py$")
+_LOADER_FILES = re.compile(r"torch/utils/data/")
+_DATA_FILES = re.compile(INSTALLED + r"(datasets|webdataset|torchdata|streaming|litdata|torch_geometric|dgl)/")
+_ITERATES = frozenset({"__next__", "__iter__", "iterator", "iterator1"})
+_DATA_NAMES = re.compile(r"^(__next__|__iter__|next)$|batch|loader|prefetch|dataset|fetch")
+_TALKS = re.compile(
+    r"thon3\.\d+/(socket|ssl|selectors|subprocess|multiprocessing/connection)\.py$|" + INSTALLED + "zmq/"
+)
+_TALK_FUNCTIONS = frozenset(
+    {"recv", "recv_into", "recv_multipart", "recvfrom", "_recv", "read", "readinto", "poll", "select", "accept", "wait",
+     "_wait", "_try_wait", "sendall"}
+)  # fmt: skip
+_NAMED_WAIT = re.compile(r"(^|_)(wait|poll|recv|receive|dequeue|acquire|sleep|spin)(_|$)")
+"""A server that asks its queue again and again computes nothing, busy as the thread is."""
+_HANDS_OUT = re.compile(
+    r"torch/(cuda|_inductor)/|torchinductor_|<eval_with_key>|" + PACKAGE + r"(triton|flash_attn|xformers)/"
+)
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
 
-_SYNC_TEXT = re.compile(
-    r"\.item\(|\.tolist\(|\.cpu\(|\.numpy\(|\bisnan\b|\bisinf\b|\bisfinite\b|\.any\(\)|\.all\(\)|synchronize\(|"
-    r"\.nonzero\(|\bbool\(|\bprint\(|\bfloat\(|\bint\(|\.to\(\s*[\"']cpu"
+_SAVES = re.compile(r"checkpoint|ckpt|snapshot|^save$|(^|_)save_(model|state|weights|params)")
+"""A function of the user's that writes a checkpoint in a way of its own: np.save, pickle, a file of JSON."""
+_EVALUATION = re.compile(
+    r"(^|_)(eval|evaluate|evaluation|valid|validate|validation)"
+    r"(_(models?|net|network|one_epoch|epoch|loop|step|set|split|dataset|data|loader|all|loss|metrics?|acc|accuracy|"
+    r"policy|agent|checkpoint|fn|func|run|performance|generation))?$|^compute_metrics?$"
 )
-_LOG_TEXT = re.compile(
-    r"\bfsync\(|\.write(lines|_text|_bytes)?\(|\bprint\(|json\.dumps?\(|\.savefig\(|\bimwrite\(|"
-    r"\.add_(scalar|image|histogram|figure)s?\(|\blog(ger|ging)?\.(debug|info|warning|log)\("
-)
-_EVALUATION = re.compile(r"(^|_)(eval|evaluate|evaluation|valid|validate|validation)(_|$)|^compute_metrics?$")
-_ALLOCATE_TEXT = re.compile(r"\bempty_cache\(")
-_COLLECT_TEXT = re.compile(r"\bgc\.collect\(")
-_COPY_TEXT = re.compile(
-    r"\.cuda\(|\.to\((?!\s*torch\.(float|half|bfloat|int|long|double))|\.copy_\(|from_numpy\(|to_device"
-)
+"""Functions that evaluate. Others that begin so (``evaluate_actions``, ``validate_batch``) are parts of a step."""
 
 
 class Doing(Struct, frozen=True):
@@ -152,6 +145,10 @@ class Doing(Struct, frozen=True):
     activity: Activity
     where: Frame | None
     """Innermost frame of the user's own code."""
+    leaf: Frame | None = None
+    """Innermost frame of all: the line whose C calls native frames can tell apart."""
+    sure: bool = True
+    """The frames themselves say so. Else it is what they say most often: other code may stand on the same lines."""
 
 
 def last_name(function: str) -> str:
@@ -159,62 +156,84 @@ def last_name(function: str) -> str:
     return function.rsplit(".", 1)[-1]
 
 
-def is_users(frame: Frame) -> bool:
-    """Whether this frame is the user's own code rather than a library's."""
-    return bool(frame.file) and not _LIBRARY.search(frame.file)
-
-
-def user_frame(frames: Sequence[Frame]) -> Frame | None:
-    """Innermost frame of the user's own code; if everything is installed, the innermost outside frameworks."""
-    own = next((frame for frame in frames if is_users(frame)), None)
-    if own is not None:
-        return own
-    return next((f for f in frames if "site-packages" in f.file and not _FRAMEWORK.search(f.file) and f.line > 0), None)
-
-
 def classify(thread: ThreadStack, text_of: Mapping[tuple[str, int], str]) -> Doing:
-    """What ``thread`` was doing. ``text_of`` maps (file, line) to the text of lines of the user's code."""
+    """What ``thread`` was doing. ``text_of`` maps (file, line) to the text of lines of code that are not torch's."""
     frames = thread.frames
     where = user_frame(frames)
-    return Doing(_activity(thread, where, text_of), where)
+    activity, sure = _by_frames(thread) or _by_leaf(thread, text_of)
+    return Doing(activity, where, frames[0] if frames else None, sure)
 
 
-def _activity(thread: ThreadStack, where: Frame | None, text_of: Mapping[tuple[str, int], str]) -> Activity:
+def _by_frames(thread: ThreadStack) -> tuple[Activity, bool] | None:
+    """What any frame of the stack gives away."""
     frames = thread.frames
     if compiles(frames):
-        return Activity.COMPILING
+        return Activity.COMPILING, True
     for activity, file, functions in _RULES:
         if any(file.search(f.file) and (functions is None or last_name(f.function) in functions) for f in frames):
-            return activity
+            if activity is Activity.LOGGING and any(
+                is_users(f) and _SAVES.search(last_name(f.function)) for f in frames
+            ):
+                return Activity.CHECKPOINTING, False
+            # What loads before the training does so within it too: a loop that reads its samples with torch.load.
+            return activity, functions is not _LOADS and functions is not _LOADS_DATA
     if not frames:
-        return Activity.WAITING
-    if any(is_users(f) and _EVALUATION.search(last_name(f.function)) for f in frames):
-        return Activity.EVALUATING
-    leaf = frames[0]
+        return Activity.WAITING, True
+    if any(_DATA_FILES.search(f.file) and last_name(f.function) in _ITERATES for f in frames):
+        return (Activity.PREPARING_DATA if thread.active else Activity.WAITING_FOR_DATA), True
+    if phase_of(frames) not in (Phase.BACKWARD, Phase.UPDATE) and any(
+        is_users(f) and _EVALUATION.search(last_name(f.function)) for f in frames
+    ):
+        return Activity.EVALUATING, False
+    return None
+
+
+def _by_leaf(thread: ThreadStack, text_of: Mapping[tuple[str, int], str]) -> tuple[Activity, bool]:
+    """What the innermost frames say where no other does."""
+    frames, leaf = thread.frames, thread.frames[0]
     if _SYNC_FILE.search(leaf.file) and last_name(leaf.function) in _SYNC_FUNCTIONS:
-        return Activity.SYNCHRONISING
+        return Activity.SYNCHRONISING, True
     if any(last_name(f.function) in _COPY_FUNCTIONS and not is_users(f) for f in frames[:2]):
-        return Activity.COPYING
-    if not thread.active and any(_QUEUE_FILES.search(f.file) for f in frames[:3]):
-        return Activity.WAITING_FOR_DATA
-    if _FRAMEWORK.search(leaf.file):
-        return Activity.LAUNCHING
-    in_step = phase_of(frames) is not Phase.NONE
-    if is_users(leaf):
-        text = text_of.get((leaf.file, leaf.line), "")
-        activity = _line_activity(text, active=thread.active)
+        return Activity.COPYING, True
+    if any(_QUEUE_FILES.search(f.file) for f in frames[:3]) and not thread.active:
+        return (Activity.WAITING_FOR_DATA if _asks_for_data(frames) else Activity.WAITING), True
+    if _TALKS.search(leaf.file) and last_name(leaf.function) in _TALK_FUNCTIONS:
+        # Polling without a pause is waiting too.
+        return Activity.WAITING, True
+    kind, in_step = origin(leaf), phase_of(frames) is not Phase.NONE
+    if kind in (Origin.TORCH, Origin.LAUNCHER):
+        # Outside of modules, backward and optimizers the same functions compute on the CPU, when that is where their
+        # tensors are: image transforms, collation, metrics.
+        return Activity.LAUNCHING, in_step or bool(_HANDS_OUT.search(leaf.file))
+    if kind in (Origin.CPU, Origin.STANDARD):
+        return (Activity.HOST_WORK if thread.active else Activity.WAITING), True
+    text = text_of.get((leaf.file, leaf.line), "")
+    if kind is Origin.OTHER and not text and not in_step and _NAMED_WAIT.search(last_name(leaf.function)):
+        return Activity.WAITING, False
+    activity, sure = line_activity(text, active=thread.active)
+    if in_step and activity is Activity.USER_LINE and (text or kind is Origin.OTHER):
         # What a model's own line calls is most often the framework, unless its text says otherwise.
-        return Activity.LAUNCHING if activity is Activity.USER_LINE and in_step and text else activity
-    if in_step:
-        # The model comes from a library: its lines call the framework as the user's would.
-        return Activity.LAUNCHING
-    return Activity.HOST_WORK if thread.active else Activity.WAITING
+        return Activity.LAUNCHING, True
+    if in_step and kind is Origin.OTHER and activity is Activity.WAITING:
+        return Activity.LAUNCHING, True
+    return activity, sure
+
+
+def _asks_for_data(frames: Sequence[Frame]) -> bool:
+    """Whether somebody who sleeps in a queue waits for a batch there, by the names on the way."""
+    return any(
+        _LOADER_FILES.search(f.file) or _DATA_FILES.search(f.file) or _DATA_NAMES.search(last_name(f.function))
+        for f in frames
+    )
 
 
 def compiles(frames: Sequence[Frame]) -> bool:
     """Whether a compiler works in this stack, rather than code that it has made."""
     return any(
-        _COMPILER.search(f.file) and not (_COMPILED_RUNS.search(f.file) and last_name(f.function) in _RUN_FUNCTIONS)
+        _OTHER_COMPILERS.search(f.file)
+        or (
+            _COMPILER.search(f.file) and not (_COMPILED_RUNS.search(f.file) and last_name(f.function) in _RUN_FUNCTIONS)
+        )
         for f in frames
     )
 
@@ -228,9 +247,9 @@ class Phase(enum.IntEnum):
     UPDATE = 3
 
 
-_BACKWARD = re.compile(_PACKAGE + r"torch/(autograd/|_tensor\.py)")
-_UPDATE = re.compile(_PACKAGE + r"torch/optim/")
-_MODULES = re.compile(_PACKAGE + r"torch/nn/modules/module\.py$")
+_BACKWARD = re.compile(PACKAGE + r"torch/(autograd/|_tensor\.py)")
+_UPDATE = re.compile(PACKAGE + r"torch/optim/")
+_MODULES = re.compile(PACKAGE + r"torch/nn/modules/module\.py$")
 
 
 def outside_modules(frames: Sequence[Frame]) -> Sequence[Frame]:
@@ -246,32 +265,6 @@ def phase_of(frames: Sequence[Frame]) -> Phase:
     if any(_UPDATE.search(f.file) for f in frames):
         return Phase.UPDATE
     return Phase.FORWARD if any(_MODULES.search(f.file) for f in frames) else Phase.NONE
-
-
-def _line_activity(text: str, *, active: bool) -> Activity:
-    """A user's line that calls C. Waiting for the GPU spins or sleeps, so ``active`` does not decide for it."""
-    code = text.split("#", 1)[0]
-    if _ALLOCATE_TEXT.search(code):
-        return Activity.ALLOCATING
-    if _COLLECT_TEXT.search(code):
-        return Activity.COLLECTING
-    if _LOG_TEXT.search(code) and ".item(" not in code:
-        return Activity.LOGGING
-    if _SYNC_TEXT.search(code) and "torch.tensor(" not in code:
-        return Activity.SYNCHRONISING
-    if _COPY_TEXT.search(code):
-        return Activity.COPYING
-    return Activity.USER_LINE if active else Activity.WAITING
-
-
-_CALL = re.compile(r"(\.?\w+)\(")
-_COPY_CALLS = frozenset({".to", ".cuda", ".copy_", ".non_blocking", ".pin_memory"})
-
-
-def only_copies(text: str) -> bool:
-    """Whether a line of code calls nothing but copies."""
-    calls = _CALL.findall(text.split("#", 1)[0])
-    return bool(calls) and all(call in _COPY_CALLS for call in calls)
 
 
 def in_worker_loop(frames: Sequence[Frame]) -> bool:
@@ -290,40 +283,3 @@ def worker_activity(thread: ThreadStack) -> Activity:
     if fetching or in_loop:
         return Activity.PREPARING_DATA if thread.active else Activity.WAITING
     return Activity.HOST_WORK if thread.active else Activity.WAITING
-
-
-_HELPER_THREADS = re.compile(
-    r"(pin_memory|QueueFeeder|QueueManager|_serve|tqdm|Monitor|watchdog|heartbeat|asyncio)", re.I
-)
-
-
-def driving_thread(pid: int, threads: Sequence[ThreadStack]) -> ThreadStack | None:
-    """The thread that runs the training loop.
-
-    The main thread, unless it merely waits while another Python thread is inside a framework or a DataLoader
-    (notebooks, servers and trainers that run the loop in a thread).
-    """
-    main = next((t for t in threads if t.os_tid == pid or t.name == "MainThread"), None)
-    if main is not None and main.frames and (main.active or _drives(main)):
-        return main
-    others = [t for t in threads if t is not main and t.frames and not _HELPER_THREADS.search(t.name)]
-    driver = next((t for t in others if _drives(t)), None)
-    if driver is not None:
-        return driver
-    return main if main is not None and main.frames else next(iter(others), None)
-
-
-def competes(thread: ThreadStack) -> bool:
-    """Whether a thread that holds the interpreter lock does so for itself: not one of the loader's, whose work the
-    training thread would wait for anyway, nor autograd's, which is the training."""
-    return (
-        bool(thread.frames)
-        and not _HELPER_THREADS.search(thread.name)
-        and not any(_FRAMEWORK.search(f.file) for f in thread.frames)
-    )
-
-
-def _drives(thread: ThreadStack) -> bool:
-    return any(
-        _FRAMEWORK.search(f.file) and "pin_memory" not in f.file and "reductions" not in f.file for f in thread.frames
-    )

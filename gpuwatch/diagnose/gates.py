@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
+from gpuwatch.diagnose.driver import driven
 from gpuwatch.diagnose.evidence import Tenant
-from gpuwatch.diagnose.frames import Activity, Phase, driving_thread, phase_of
+from gpuwatch.diagnose.frames import Phase, phase_of
 from gpuwatch.model import Confidence, Finding, Severity
 
 _LOADER = (Activity.WAITING_FOR_DATA, Activity.PREPARING_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
@@ -67,8 +69,7 @@ def _holds_memory(case: Case, cores: float) -> Finding:
 def _trains(case: Case) -> bool:
     """Most stacks of the driving thread stand in a model or its training step while the GPU does nothing at all."""
     stacks = case.evidence.main_stacks
-    drivers = [driving_thread(s.pid, s.threads) for s in stacks]
-    inside = sum(driver is not None and phase_of(driver.frames) is not Phase.NONE for driver in drivers)
+    inside = sum(phase_of(driver.frames) is not Phase.NONE for _, driver in driven(stacks))
     return len(stacks) >= t.MIN_STACKS and inside / len(stacks) >= 0.5
 
 

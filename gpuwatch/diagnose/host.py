@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpuwatch.diagnose import stalls
+from gpuwatch.diagnose import cores, stalls
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case, line_row, text_at
-from gpuwatch.diagnose.frames import Activity, competes, driving_thread, user_frame
+from gpuwatch.diagnose.driver import competes, driven
+from gpuwatch.diagnose.origin import user_frame
 from gpuwatch.model import CodeLocation, Confidence, Finding, Frame, Severity
 
 
@@ -35,30 +37,34 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
         return None
     e = case.evidence
     place = account.location(Activity.HOST_WORK, Activity.USER_LINE)
-    # A line that calls C without leaving the GPU idle for a whole window may as well launch or wait for the GPU.
-    unread = account.lost_in(Activity.USER_LINE) > lost / 2 and text_at(case, place) == ""
-    vague = unread and account.idle_windows < 0.3
+    # Frames that may stand for something else: only a GPU that rests for whole windows says that it is not waited for,
+    # and that nothing is launched.
+    guessed = account.guessed(Activity.HOST_WORK, Activity.USER_LINE)
+    vague = guessed and account.idle_windows < 0.3
     nothing = case.busy < t.NO_ACTIVITY_BUSY
     if _is_python(case, account):
         return _python(case, account, lost, place)
     return finding(
         "host_preprocessing",
-        f"The training thread computes on the CPU{place_text(place)} while the GPU has nothing to do: "
+        f"The training thread is kept by C code{place_text(place)}, and nothing told whether it computes, waits for "
+        f"the GPU or hands out work: the GPU is idle {share_text(lost)} of the time."
+        if vague
+        else f"The training thread computes on the CPU{place_text(place)} while the GPU has nothing to do: "
         f"{share_text(lost)} of the time.",
         lost,
         case.bound(Activity.HOST_WORK, Activity.USER_LINE),
-        remedy="Move this work into the dataset, where DataLoader workers do it in parallel and ahead of time, or do "
-        "it on the GPU with torch operations after the copy.",
+        remedy=_elsewhere(case),
         location=place,
         confidence=Confidence.LOW
-        if vague
+        if vague or (nothing and guessed)
         else Confidence.MEDIUM
-        if unread or account.forward_only
+        if guessed or nothing or account.forward_only
         else Confidence.HIGH,
         alternatives=(
-            *(("model_on_cpu",) if nothing else ()),
+            *(("model_on_cpu", "warming_up") if nothing else ()),
             *(("logging_or_eval_stall",) if account.forward_only else ()),
             *(("host_sync", "launch_bound") if vague else ("python_bound",)),
+            *(("gc_pauses",) if guessed and not vague else ()),
         ),
         experiment="Print next(model.parameters()).device and a batch's: a GPU that does nothing may have got nothing."
         if nothing
@@ -70,6 +76,19 @@ def _preprocessing(case: Case, account: Account) -> Finding | None:
             line_row(case, place),
             *case.gpu_rows(),
         ),
+    )
+
+
+def _elsewhere(case: Case) -> str:
+    """Where work of the training thread can go. A server or a simulator has no dataset to move it into."""
+    if case.evidence.workers:
+        return (
+            "Move this work into the dataset, where DataLoader workers do it in parallel and ahead of time, or do it "
+            "on the GPU with torch operations after the copy."
+        )
+    return (
+        "Let other processes do this work ahead of time (for samples: a dataset with DataLoader workers; for "
+        "simulators and tokenizers: workers of their own), or do it on the GPU with torch operations after the copy."
     )
 
 
@@ -139,8 +158,7 @@ def _holder(case: Case) -> tuple[str, CodeLocation | None]:
     """Name and commonest line of the thread that most often holds the lock."""
     names: Counter[str] = Counter()
     lines: dict[str, Counter[Frame]] = {}
-    for stack in case.evidence.main_stacks:
-        driver = driving_thread(stack.pid, stack.threads)
+    for stack, driver in driven(case.evidence.main_stacks):
         for thread in stack.threads:
             if thread.owns_gil and thread is not driver and competes(thread):
                 name = thread.name or str(thread.os_tid)
@@ -163,7 +181,16 @@ def _launching(case: Case, account: Account) -> Finding | None:
     e = case.evidence
     place = account.location(Activity.LAUNCHING)
     roomy = e.mem_used_share is not None and e.mem_used_share <= t.MEMORY_HEADROOM
-    driven = case.main_cores >= t.MAIN_BUSY_CORES
+    driven = t.MAIN_BUSY_CORES <= case.main_cores < t.CPU_OPERATORS_CORES
+    sure = driven and account.idle_windows < 0.3 and e.steady()
+    # Lines that may wait for the GPU expose the launches after them.
+    waits = account.guessed(Activity.USER_LINE) and account.lost_in(Activity.USER_LINE) >= t.NAMED_FROM
+    waits |= (
+        account.lost_in(Activity.SYNCHRONISING) >= t.EXPOSED_FROM
+        and account.lines.get(Activity.SYNCHRONISING, 0.0) < t.EXPOSED_SAMPLES
+    )
+    guessed = waits or account.guessed(Activity.LAUNCHING)
+    told = Activity.LAUNCHING in account.natively and Activity.SYNCHRONISING not in account.natively
     batch = " Or use a larger batch: most of the GPU's memory is free." if roomy else " A larger batch helps too."
     return finding(
         "launch_bound",
@@ -175,8 +202,12 @@ def _launching(case: Case, account: Account) -> Finding | None:
         "optimizers (fused=True)." + batch,
         location=place,
         severity=None if lost >= t.LAUNCH_NAMED_FROM else Severity.INFO,
-        confidence=Confidence.HIGH if driven and account.idle_windows < 0.3 and e.steady() else Confidence.MEDIUM,
-        alternatives=("batch_too_small", "python_bound"),
+        confidence=Confidence.LOW if guessed else Confidence.HIGH if sure else Confidence.MEDIUM,
+        alternatives=(
+            *(("host_preprocessing",) if guessed or case.main_cores >= t.CPU_OPERATORS_CORES else ()),
+            *("batch_too_small", "python_bound"),
+            *(() if told else ("host_sync",)),
+        ),
         experiment="Double the batch: if the step takes as long as before, launching is the limit.",
         evidence=rows(
             case.stack_row("training thread in the framework's code", Activity.LAUNCHING),
@@ -207,6 +238,8 @@ def _synchronising(case: Case, account: Account) -> Finding | None:
         remedy="Keep such values on the GPU and read them every N steps (.item(), .cpu(), print, isnan and if on a "
         "tensor each stop the queue).",
         location=place,
+        confidence=Confidence.MEDIUM if account.guessed(Activity.SYNCHRONISING) else Confidence.HIGH,
+        alternatives=("host_preprocessing",) if account.guessed(Activity.SYNCHRONISING) else (),
         evidence=rows(
             case.stack_row("training thread waits for the GPU", Activity.SYNCHRONISING),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
@@ -234,6 +267,8 @@ def _waiting(case: Case, account: Account) -> Finding | None:
             evidence=rows(case.stack_row("in a collective", Activity.COMMUNICATING), *case.gpu_rows()),
         )
     place = account.location(Activity.WAITING)
+    if case.main_cores >= t.MANY_CORES:
+        return _in_threads(case, lost, place)
     sleeping = e.main.wchans[0][0] if e.main and e.main.wchans else None
     return finding(
         "unattributed",
@@ -253,35 +288,64 @@ def _waiting(case: Case, account: Account) -> Finding | None:
     )
 
 
+def _in_threads(case: Case, lost: float, place: CodeLocation | None) -> Finding:
+    """The thread sleeps while others of its process compute: a library with threads of its own."""
+    return finding(
+        "host_preprocessing",
+        f"The training thread waits{place_text(place)} for threads of its own process that compute on the CPU "
+        f"({case.main_cores:.1f} cores): the GPU is idle {share_text(lost)} of the time.",
+        lost,
+        case.bound(Activity.WAITING, Activity.COMMUNICATING),
+        remedy=_elsewhere(case),
+        location=place,
+        confidence=Confidence.LOW,
+        alternatives=("loader_in_main_process", "gil_contention"),
+        experiment=f"Take the line{place_text(place)} out for a hundred steps and compare the step time.",
+        evidence=rows(
+            case.stack_row("training thread sleeps", Activity.WAITING),
+            row("CPU of the training process", case.main_cores, "cores", "/proc", case.evidence.window_s),
+            line_row(case, place),
+            *case.gpu_rows(),
+        ),
+    )
+
+
 _WANTS_A_CORE = (Activity.LAUNCHING, Activity.HOST_WORK, Activity.USER_LINE)
 
 
 def _starved(case: Case, account: Account) -> bool:
-    """No core is free and the thread that drives the GPU gets a small part of the one that it would use."""
-    full = (case.evidence.host.cpu_busy_pct or 0.0) >= t.HOST_CPU_FULL_PCT
-    wanted = account.held_in(*_WANTS_A_CORE)
-    short = case.evidence.main is not None and case.main_cores < wanted / 2
-    return full and short and account.lost_in(*_WANTS_A_CORE) >= t.NAMED_FROM
+    """The thread that drives the GPU gets a small part of the core that it would use: none is free, or it may use
+    fewer than the machine has. Under a quota that is seen to throttle, that is the cause and this its symptom."""
+    main = case.evidence.main
+    if main is None or account.lost_in(*_WANTS_A_CORE) < t.NAMED_FROM:
+        return False
+    crowded_out = cores.full(case.evidence) and case.main_cores < account.held_in(*_WANTS_A_CORE) / 2
+    return crowded_out or (cores.short(case.evidence, (main,)) and not case.throttled)
 
 
 def _no_core(case: Case, account: Account) -> Finding:
     e, lost, place = case.evidence, account.lost_in(*_WANTS_A_CORE), account.location(*_WANTS_A_CORE)
+    main = (e.main,) if e.main is not None else ()
+    bound = cores.bound_to(e, main)
     return finding(
         "cpu_oversubscribed",
-        f"No CPU core is free: the training thread{place_text(place)} waits for one, and the GPU for it: "
-        f"{share_text(lost)} of the time.",
+        f"The training thread{place_text(place)} waits for a CPU, and the GPU for it, {share_text(lost)} of the time: "
+        f"{cores.limit_text(e, main)}.",
         lost,
         case.bound(*_WANTS_A_CORE),
-        remedy="Fewer threads: one per DataLoader worker (torch.set_num_threads(1), cv2.setNumThreads(0), "
-        "OMP_NUM_THREADS=1), fewer workers, or fewer other programs on this machine.",
+        remedy=cores.remedy(e, main),
         location=place,
-        confidence=Confidence.MEDIUM,
-        alternatives=("launch_bound",),
+        confidence=Confidence.HIGH if bound and cores.fills(e, bound) else Confidence.MEDIUM,
+        alternatives=("launch_bound",) if bound or cores.full(e) else ("cpu_quota_throttled", "launch_bound"),
         experiment="Halve num_workers: if the steps get shorter, the cores were the limit.",
         evidence=rows(
             case.stack_row("training thread would compute", *_WANTS_A_CORE),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
-            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+            row("it is ready to run, without a CPU", pct(cores.waits(e.main)) if e.main else None, "% of the time",
+                "/proc/PID/schedstat and state", e.window_s),
+            row("CPUs that it may run on", cores.list_text(cores.allowed(main)) or None, f"of {e.host.online}",
+                "/proc/PID/status", e.window_s),
+            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.online} CPUs", "/proc/stat", e.window_s),
             *case.gpu_rows(),
         ),
-    )
+    )  # fmt: skip

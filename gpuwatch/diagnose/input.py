@@ -6,10 +6,23 @@ Owns: why the loader is late. Refuses: waits that the GPU's queue hides (the acc
 from __future__ import annotations
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import Bound, WorkerAdvice, advise_workers, finding, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.frames import Activity
-from gpuwatch.diagnose.loader import WAITS, crowded, hot_row, no_core_left, queue_row
+from gpuwatch.diagnose.delivery import held_up, transfer
+from gpuwatch.diagnose.loader import (
+    WAITS,
+    hot_row,
+    no_core_left,
+    of_them_text,
+    or_slow_sample,
+    others_cores,
+    queue_row,
+    told_apart,
+    workers_row,
+    workers_text,
+)
+from gpuwatch.diagnose.shortage import all_cores_used, is_short, short_of_cpu
 from gpuwatch.diagnose.storage import (
     is_hung,
     loader_hung,
@@ -41,7 +54,7 @@ def _in_main(case: Case) -> Finding:
     assert account is not None
     lost = account.lost_in(Activity.PREPARING_DATA)
     held = account.held_in(Activity.PREPARING_DATA)
-    advice = advise_workers(0, held, account.computing, e.host.cpus)
+    advice = advise_workers(0, held, account.computing, case.cpus)
     place = account.location(Activity.PREPARING_DATA)
     return finding(
         "loader_in_main_process",
@@ -49,14 +62,14 @@ def _in_main(case: Case) -> Finding:
         lost,
         _bound(advice),
         remedy=f"DataLoader(num_workers={advice.advised}, persistent_workers=True, pin_memory=True). "
-        f"{_why_count(advice)}",
+        f"{_why_count(case, advice)}",
         location=place,
         evidence=rows(
             case.stack_row("training thread prepares samples", Activity.PREPARING_DATA),
             row("DataLoader workers", float(len(e.workers)), "processes", "/proc", e.window_s),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),
             *case.gpu_rows(),
-            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
+            row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.online} CPUs", "/proc/stat", e.window_s),
         ),
     )
 
@@ -69,19 +82,22 @@ def _late(case: Case) -> Finding:
     if account.lost_in(Activity.RESTARTING_WORKERS) >= max(t.NAMED_FROM, lost / 2) or _restarted(case):
         return _restarts(case, lost)
     if account.lost_in(Activity.RECEIVING_DATA) >= max(t.NAMED_FROM, lost / 2):
-        return _transfer(case, lost)
+        return transfer(case, lost)
     if shm_short(case):
         return shm_too_small(case, lost)
-    if not e.workers:
+    cores, view = case.worker_cores, case.workers
+    elsewhere = view is not None and view.unpacking is None and not case.crew.at_work
+    if not e.workers or elsewhere:
         return _unknown_loader(case, lost)
-    cores = case.worker_cores
-    view = case.workers
-    if view is not None and view.waiting_for_work >= t.WORKER_QUEUE_IDLE and (cores or 0.0) < t.WAITING_CPU_CORES:
-        return _transfer(case, lost)
+    held = held_up(case, lost)
+    if held is not None:
+        return held
     if is_hung(case):
         return loader_hung(case, lost)
     if cores is None:
         return _unknown_loader(case, lost)
+    if is_short(case):
+        return short_of_cpu(case, lost)
     if cores < t.BUSY_CPU_CORES and state_share(case, "D") >= t.DISK_WAIT_STATE:
         return waits_for_storage(case, lost)
     # Runnable is short of CPU even where the counters show little of it: quota, crowded cores.
@@ -101,82 +117,39 @@ def _stalled(case: Case, view: WorkerView | None) -> bool:
 def _cpu_bound(case: Case, lost: float, cores: float) -> Finding:
     account, e, view = case.account, case.evidence, case.workers
     assert account is not None
-    count = len(e.workers)
+    count = len(case.crew.counted)
     held = account.held_in(*WAITS)
-    advice = advise_workers(count, held, account.computing, e.host.cpus, cores_per_worker=cores)
+    advice = advise_workers(count, held, account.computing, case.cpus, cores_per_worker=cores)
     loop = account.location(*WAITS)
     hot = view.where if view else None
-    hot_text = f" in {view.library}" if view and view.library else ""
     evidence = rows(
         case.stack_row("training thread waits for a batch", *WAITS),
-        row("DataLoader workers", float(count), "processes", "/proc", e.window_s),
+        workers_row(case),
         row("CPU per worker", cores, "cores", "/proc", e.window_s),
-        row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.cpus} CPUs", "/proc/stat", e.window_s),
-        row("CPU of other processes", _others_cores(case), "cores", "/proc", e.window_s),
+        row("host CPU", e.host.cpu_busy_pct, f"% of {e.host.online} CPUs", "/proc/stat", e.window_s),
+        row("CPU of other processes", others_cores(case), "cores", "/proc", e.window_s),
         hot_row(case, hot, view),
         *case.gpu_rows(),
         queue_row(case, view),
     )
     if no_core_left(case, advice):
-        cause = "cpu_oversubscribed" if crowded(case, cores) else "loader_slow_transform"
-        return finding(
-            cause,
-            f"{_workers_text(count)} cannot keep up{hot_text}{place_text(hot)} and no CPU core is left"
-            f"{_crowd_text(case)}: the GPU waits {share_text(lost)} of the time.",
-            lost,
-            case.bound(*WAITS),
-            remedy=(
-                "Set one thread per worker (cv2.setNumThreads(0), OMP_NUM_THREADS=1); then make the transform cheaper."
-                if cause == "cpu_oversubscribed"
-                else ("Give the job CPU cores of its own first. " if _crowd_text(case) else "")
-                + "More workers would find no core. Make the per-sample work cheaper: decode at the size you "
-                "train on, store pre-resized images, move augmentation to the GPU (nvJPEG, DALI, kornia), or get more "
-                "CPU cores for this GPU."
-            ),
-            location=hot or loop,
-            evidence=evidence,
-            alternatives=("loader_too_few_workers",),
-            experiment="Double num_workers: if throughput stays, the cores are the limit.",
-        )
+        return all_cores_used(case, lost, evidence)
     small = small_reads(case)
     return finding(
         "loader_too_few_workers",
-        f"{_workers_text(count)} cannot keep up: the training loop{place_text(loop)} waits for data and the GPU is "
-        f"idle {share_text(lost)} of the time.",
+        f"{workers_text(count)} cannot keep up{of_them_text(case)}: the training loop{place_text(loop)} waits for data "
+        f"and the GPU is idle {share_text(lost)} of the time.",
         lost,
         _bound(advice),
-        remedy=f"num_workers={advice.advised} (now {count}). {_why_count(advice)}",
+        remedy=f"num_workers={advice.advised} (now {count}). {_why_count(case, advice)}",
         location=loop,
         evidence=rows(*evidence, *small),
         # A fifth of the workers' time for 22 files a sample: packed files made that job as fast as more workers did.
-        confidence=Confidence.MEDIUM if small else Confidence.HIGH,
-        alternatives=("loader_small_files",) if small else (),
+        confidence=Confidence.MEDIUM if small else told_apart(case, Confidence.HIGH),
+        alternatives=(*(("loader_small_files",) if small else ()), *or_slow_sample(case)),
         experiment="Read some samples from one packed file: if a worker makes them faster, opening files is what costs."
         if small
         else "",
-    )
-
-
-def _transfer(case: Case, lost: float) -> Finding:
-    account, e, view = case.account, case.evidence, case.workers
-    assert account is not None
-    return finding(
-        "loader_collate_or_ipc",
-        f"The workers are ahead, but their batches arrive slowly in the training process: the GPU is idle "
-        f"{share_text(lost)} of the time.",
-        lost,
-        case.bound(*WAITS),
-        remedy="Send few large tensors per batch instead of many objects: collate in the worker (collate_fn), return "
-        "tensors rather than lists and dicts of arrays, raise prefetch_factor.",
-        location=account.location(*WAITS),
-        confidence=Confidence.MEDIUM,
-        evidence=rows(
-            case.stack_row("training thread waits for a batch", Activity.WAITING_FOR_DATA),
-            case.stack_row("training thread unpacks a batch", Activity.RECEIVING_DATA),
-            queue_row(case, view),
-            row("CPU per worker", case.worker_cores, "cores", "/proc", e.window_s),
-            *case.gpu_rows(),
-        ),
     )
 
 
@@ -228,31 +201,13 @@ def _unknown_loader(case: Case, lost: float) -> Finding:
     )
 
 
-def _others_cores(case: Case) -> float | None:
-    """CPU that processes outside this job use, in cores."""
-    e = case.evidence
-    if e.host.cpu_busy_pct is None or not e.host.cpus:
-        return None
-    ours = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
-    return max(0.0, e.host.cpu_busy_pct / 100.0 * e.host.cpus - ours)
-
-
-def _crowd_text(case: Case) -> str:
-    others = _others_cores(case)
-    if others is None or others < 0.25 * case.evidence.host.cpus:
-        return ""
-    return f" (other processes use {others:.1f} of {case.evidence.host.cpus})"
-
-
-def _workers_text(count: int) -> str:
-    return "One loader worker" if count == 1 else f"{count} loader workers"
-
-
-def _why_count(advice: WorkerAdvice) -> str:
+def _why_count(case: Case, advice: WorkerAdvice) -> str:
     if advice.cores_limit:
+        fewer = case.cpus < case.evidence.host.cpus
+        where = f"the {case.cpus:g} CPUs that the job may use have" if fewer else "this machine has"
         return (
-            f"Keeping up would take {advice.needed}, more than this machine has cores for; "
-            "beyond that, decode less per sample or move it to the GPU."
+            f"Keeping up would take {advice.needed}, more than {where} cores for; beyond that, decode less per sample "
+            "or move it to the GPU."
         )
     return f"By their measured pace {advice.needed} keep up; the rest is headroom."
 

@@ -12,11 +12,11 @@ import msgspec
 from gpuwatch.diagnose import blind, condition, device, gates, host, input, ranks, steps, transfer
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import balance
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, pct, row, rows, share_text
 from gpuwatch.diagnose.assemble import assemble
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.moments import Moment, moments
 from gpuwatch.diagnose.worker_view import workers
 from gpuwatch.model import Confidence, Diagnosis, Finding, Observation, Severity, Standing

@@ -12,20 +12,12 @@ import msgspec
 from msgspec import Struct
 
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
+from gpuwatch.diagnose.driver import competes, driven, waits_in_python
 from gpuwatch.diagnose.episodes import function_of_episodes
 from gpuwatch.diagnose.evidence import Evidence
-from gpuwatch.diagnose.frames import (
-    Activity,
-    Doing,
-    Phase,
-    classify,
-    competes,
-    compiles,
-    driving_thread,
-    is_users,
-    outside_modules,
-    phase_of,
-)
+from gpuwatch.diagnose.frames import Doing, Phase, classify, compiles, outside_modules, phase_of
+from gpuwatch.diagnose.origin import is_users
 from gpuwatch.diagnose.steps import fetches, in_next, named
 from gpuwatch.diagnose.timeline import Timeline, lag_ns
 from gpuwatch.model import ThreadStack
@@ -61,8 +53,7 @@ def moments(evidence: Evidence) -> list[Moment]:
     ceiling = pinned_ceiling(evidence)
     sampled = [
         (stack, thread, classify(thread, evidence.source), phase_of(thread.frames))
-        for stack in evidence.main_stacks
-        if (thread := driving_thread(stack.pid, stack.threads)) is not None
+        for stack, thread in driven(evidence.main_stacks)
     ]
     fed = [(stack.mono_ns, phase is not Phase.NONE) for stack, _, _, phase in sampled]
     timeline = Timeline(evidence.windows, lag_ns(evidence.windows, fed))
@@ -84,15 +75,30 @@ def moments(evidence: Evidence) -> list[Moment]:
             phase=phase,
             functions=frozenset((f.file, f.function) for f in outside_modules(thread.frames) if is_users(f)),
         )
-        where = moment.doing.where
-        known = where is not None and (where.file, where.line) in evidence.source
+        leaf = moment.doing.leaf
+        known = leaf is not None and (leaf.file, leaf.line) in evidence.source
         # Asleep in backward, beside other ranks: in a collective that blocks (gloo, TORCH_NCCL_BLOCKING_WAIT).
         held_up = bool(evidence.ranks) and not thread.active and phase is Phase.BACKWARD
         counted = _with_counters(moment, ceiling, line_known=known, held_up=held_up)
         inside = in_next(thread.frames)
         doing = named(counted.doing, inside=inside)
         found.append(msgspec.structs.replace(counted, doing=doing, fetching=fetches(doing, inside=inside)))
-    return _with_episodes(_with_savers(found))
+    return _with_starts(_with_episodes(_with_savers(found)))
+
+
+def _with_starts(found: list[Moment]) -> list[Moment]:
+    """Loading weights or data is how a job starts. Between training steps it is work like any other."""
+    first = next((place for place, m in enumerate(found) if m.phase is not Phase.NONE), len(found))
+    return [
+        msgspec.structs.replace(m, doing=_guess(m.doing, Activity.HOST_WORK))
+        if place > first and m.doing.activity is Activity.STARTING and not m.doing.sure
+        else m
+        for place, m in enumerate(found)
+    ]
+
+
+def _guess(doing: Doing, activity: Activity) -> Doing:
+    return msgspec.structs.replace(doing, activity=activity, sure=False)
 
 
 _SAVING = frozenset({Activity.LOGGING, Activity.WAITING, Activity.HOST_WORK, Activity.USER_LINE})
@@ -106,7 +112,7 @@ def _with_savers(found: list[Moment]) -> list[Moment]:
         if m.doing.activity is Activity.CHECKPOINTING and m.doing.where is not None
     }
     return [
-        msgspec.structs.replace(m, doing=Doing(Activity.CHECKPOINTING, where))
+        msgspec.structs.replace(m, doing=Doing(Activity.CHECKPOINTING, where, m.doing.leaf))
         if m.doing.activity in _SAVING
         and (where := m.doing.where) is not None
         and (where.file, where.function) in savers
@@ -129,7 +135,7 @@ def _with_episodes(found: list[Moment]) -> list[Moment]:
     if function is None:
         return found
     return [
-        msgspec.structs.replace(m, doing=Doing(Activity.EVALUATING, m.doing.where))
+        msgspec.structs.replace(m, doing=Doing(Activity.EVALUATING, m.doing.where, m.doing.leaf))
         if function in m.functions and m.doing.activity in _OPEN
         else m
         for m in found
@@ -137,32 +143,43 @@ def _with_episodes(found: list[Moment]) -> list[Moment]:
 
 
 def _of_process(doing: Doing, phase: Phase, thread: ThreadStack, threads: Sequence[ThreadStack]) -> Doing:
-    """Autograd runs backward in a thread of its own, and compiles it there: the thread that drives only waits."""
-    if phase is Phase.BACKWARD and any(other.active and compiles(other.frames) for other in threads if other != thread):
-        return Doing(Activity.COMPILING, doing.where)
+    """What the driving thread waits for when other threads of its process work for it.
+
+    Autograd runs backward in a thread of its own, and compiles it there. A checkpoint that a thread writes is waited
+    for before the next one.
+    """
+    others = [other for other in threads if other != thread and other.active]
+    if phase is Phase.BACKWARD and any(compiles(other.frames) for other in others):
+        return Doing(Activity.COMPILING, doing.where, doing.leaf)
+    if doing.activity is Activity.WAITING and waits_in_python(thread):
+        for other in others:
+            if classify(other, {}).activity is Activity.CHECKPOINTING:
+                return _guess(doing, Activity.CHECKPOINTING)
     return doing
 
 
 def _with_counters(moment: Moment, ceiling: float, *, line_known: bool, held_up: bool = False) -> Moment:
     """Let the GPU's counters correct what a stack alone cannot know.
 
-    * A line of the user's that calls C, and whose text is not known, is a copy while PCIe carries gigabytes.
+    * A line that calls C, and whose text is not known, is a copy while PCIe carries gigabytes.
     * Framework code during a whole window in which the GPU did nothing was not launching: it computed on the CPU, or
       (``held_up``) slept until other ranks came.
+    * Nobody waits for a GPU that does nothing: the value that such a line reads is not on it.
     """
-    doing = moment.doing
+    doing, slept = moment.doing, moment.gpu_slept
     activity = doing.activity
     traffic = max(moment.rx_bytes_per_s or 0.0, moment.tx_bytes_per_s or 0.0)
     if activity is Activity.USER_LINE and not line_known and traffic >= t.SLOW_COPY_LINK_SHARE * ceiling:
-        activity = Activity.COPYING
-    elif activity is Activity.LAUNCHING and moment.gpu_slept:
-        if held_up:
-            activity = Activity.COMMUNICATING
-        elif moment.phase not in (Phase.BACKWARD, Phase.UPDATE):
-            activity = Activity.HOST_WORK
-    if activity is doing.activity:
+        corrected = msgspec.structs.replace(doing, activity=Activity.COPYING, sure=True)
+    elif activity is Activity.LAUNCHING and slept and held_up:
+        corrected = _guess(doing, Activity.COMMUNICATING)
+    elif activity is Activity.LAUNCHING and slept and moment.phase not in (Phase.BACKWARD, Phase.UPDATE):
+        corrected = _guess(doing, Activity.HOST_WORK)
+    elif activity is Activity.SYNCHRONISING and slept and not doing.sure:
+        corrected = _guess(doing, Activity.USER_LINE)
+    else:
         return moment
-    return msgspec.structs.replace(moment, doing=Doing(activity, doing.where))
+    return msgspec.structs.replace(moment, doing=corrected)
 
 
 def pinned_ceiling(evidence: Evidence) -> float:

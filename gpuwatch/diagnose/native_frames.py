@@ -9,7 +9,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuwatch.diagnose.frames import Activity, driving_thread
+from gpuwatch.diagnose.activity import Activity
+from gpuwatch.diagnose.driver import driven
 from gpuwatch.model import Frame, StackSample, ThreadStack
 
 _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
@@ -59,10 +60,9 @@ def python_leaf(frames: Sequence[Frame]) -> Frame | None:
 
 def driving_leaves(stacks: Iterable[StackSample]) -> Iterator[tuple[ThreadStack, Frame]]:
     """Of each stack with native frames the thread that drives the GPU, and its innermost Python frame."""
-    for stack in stacks:
-        thread = driving_thread(stack.pid, stack.threads) if stack.native else None
-        leaf = python_leaf(thread.frames) if thread is not None else None
-        if thread is not None and leaf is not None:
+    for _, thread in driven(stack for stack in stacks if stack.native):
+        leaf = python_leaf(thread.frames)
+        if leaf is not None:
             yield thread, leaf
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.account import Account
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import finding, pct, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case, line_row, text_at
-from gpuwatch.diagnose.frames import Activity
 from gpuwatch.model import Confidence, Finding, Severity
 
 
@@ -82,6 +82,7 @@ def _checkpoint(case: Case, account: Account) -> Finding | None:
         remedy="Save less often, or asynchronously: copy the state to host memory and write it in a thread "
         "(torch.distributed.checkpoint.async_save); write to a local disk first.",
         location=place,
+        confidence=Confidence.MEDIUM if account.guessed(Activity.CHECKPOINTING) else Confidence.HIGH,
         evidence=rows(
             case.stack_row("training thread saves", Activity.CHECKPOINTING),
             row("written to storage", written / 2**20 if written is not None else None, "MiB/s", "/proc/PID/io",
@@ -100,7 +101,7 @@ def _compiling(case: Case, account: Account) -> Finding | None:
     place = account.location(Activity.COMPILING, Activity.STARTING)
     evidence = rows(
         case.stack_row("training thread compiles", Activity.COMPILING),
-        case.stack_row("training thread imports modules", Activity.STARTING),
+        case.stack_row("training thread imports modules or loads", Activity.STARTING),
         *case.gpu_rows(),
     )
     if starting > lost or (account.held_in(Activity.COMPILING) >= t.STARTUP_SHARE and not account.recompiles):
@@ -149,6 +150,11 @@ def _logging(case: Case, account: Account) -> Finding | None:
         if evaluates
         else "Log every N steps, and images, histograms and plots rarely or from another process.",
         location=place,
+        # A function's name alone says that it evaluates.
+        confidence=Confidence.MEDIUM if account.guessed(Activity.LOGGING, Activity.EVALUATING) else Confidence.HIGH,
+        alternatives=("launch_bound", "host_preprocessing")
+        if account.guessed(Activity.LOGGING, Activity.EVALUATING)
+        else (),
         evidence=rows(
             case.stack_row("training thread logs or writes", Activity.LOGGING),
             case.stack_row("training thread evaluates", Activity.EVALUATING),

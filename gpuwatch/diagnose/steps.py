@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpuwatch.diagnose.frames import Activity, Doing, last_name
+from gpuwatch.diagnose.activity import Activity
+from gpuwatch.diagnose.frames import Doing, last_name
 from gpuwatch.model import NOT_READ, Absent, EvidenceRow, Frame, StepReport, StepTimes
 
 COVERED = 0.5
@@ -44,7 +45,9 @@ def in_next(frames: Sequence[Frame]) -> bool:
 
 def named(doing: Doing, *, inside: bool) -> Doing:
     """The job's own word on top of what frames and counters tell: whatever computes inside ``next()`` prepares data."""
-    return Doing(_PREPARES.get(doing.activity, doing.activity), doing.where) if inside else doing
+    if not inside or doing.activity not in _PREPARES:
+        return doing
+    return msgspec.structs.replace(doing, activity=_PREPARES[doing.activity], sure=True)
 
 
 def fetches(doing: Doing, *, inside: bool) -> bool:

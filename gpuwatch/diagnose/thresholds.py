@@ -25,6 +25,9 @@ WAITING_CPU_CORES = 0.45
 """A worker below this mostly waits for something else than a CPU."""
 MANY_CORES = 1.5
 """More than one thread of Python and its transfers use: the training process computes with a library's threads."""
+CPU_OPERATORS_CORES = 2.5
+"""From so many cores in the training process, its operators may run on them: handing out work to the GPU takes one,
+autograd and the pinning of batches up to another. A choice."""
 SAVING_BYTES_PER_S = 30e6
 """To storage, by the training process. H200: jobs that save often 130 to 185 MB/s, one that logs pictures 4 MB/s."""
 MAIN_BUSY_CORES = 0.60
@@ -32,6 +35,19 @@ MAIN_BUSY_CORES = 0.60
 
 WORKER_QUEUE_IDLE = 0.50
 """Workers that wait for work this often are ahead of the main process: the loader's transfer is slow, not they."""
+IDLE_WORKER = 0.80
+"""Share of a worker's own stacks in which it waits for work, from which it has none. A choice: with the three or four
+samples that a short window has of each, a worker that waits for a third of its time is taken for idle by one in 27."""
+WORKER_STACKS = 3
+"""Fewer samples of one worker do not tell it from the others."""
+NO_WORK_CORES = 0.005
+"""A worker below this had not one sample to prepare. Recordings from the H200: hung workers 0.000, those that wait for
+a remote store 0.01."""
+UNPACKING = 0.20
+"""Share of the samples in which the training process takes batches apart, from which that is what it waits for.
+Recordings from the H200: 0.83 and 0.95 where the hand-over was the cause, at most 0.12 elsewhere."""
+ONE_AT_WORK = 0.5
+"""Workers at work at any time, on average, from which one may be what all wait for. A choice: half the time."""
 MULTITHREADED_CORES = 1.1
 """A worker that uses more than one core computes in several threads; idle pools do not count."""
 MULTITHREADED_THREADS = 4
@@ -46,10 +62,28 @@ DISK_WAIT_STATE = 0.20
 """Share of worker readings in state D from which storage is the reason. H200: workers that read 64 files of 8 KiB per
 sample 0.22 to 0.38, workers that decode from memory 0."""
 PSI_IO_PCT = 10.0
+MOSTLY = 0.5
+"""Share of the workers' waits that are of one kind, from which it names them. A choice: half."""
 SMALL_READS_PER_S = 500.0
 SMALL_READ_BYTES = 64 * 1024
 THROTTLED_PERIODS = 0.10
 """Share of scheduler periods in which the job's cgroup was throttled (H200 set: 0.5-1.0 under quota, 0 else)."""
+
+RUN_WAIT_SHORT = 0.20
+"""Share of the time that a thread is ready to run and has no CPU. Recordings from the H200: at most 0.01 in jobs that
+have their cores, 0.26 to 0.52 (training thread) and 0.49 to 0.84 (workers) under a quota or on crowded cores."""
+WAITS_OVER_RUNS = 0.5
+"""Waiting for a CPU over having one, from which the wait is the cause. A choice: two workers on one CPU read 1.0."""
+WAITS_OVER_RUNS_FULL = 1.5
+"""The same on a machine that is full. A choice above 1.0: what a loader with a slow transform read beside another rank
+on two CPUs, where the transform was the planted cause (tests/recordings/ranks)."""
+READY_UNSERVED = 0.40
+"""Share of the readings in state R, less the cores used, that says the same. Recordings from the H200: at most 0.26 in
+jobs that have their cores (30 readings), 0.48 to 0.81 in workers under a quota."""
+OTHERS_SHARE = 0.25
+"""Of the machine's CPUs in use by other processes, from which they are named. A choice."""
+FILLED = 0.70
+"""Share of the CPUs that a job is bound to, from which it is taken to use them up. A choice."""
 
 COPY_BYTES_PER_S = 1.0 * 2**30
 """PCIe traffic in a window from which the line is called a copy. H200 set: pageable copies 6.6 GiB/s on average,

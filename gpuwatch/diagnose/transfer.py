@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from gpuwatch import units
 from gpuwatch.diagnose import thresholds as t
+from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.advice import Bound, finding, gain_bound, place_text, row, rows, share_text
 from gpuwatch.diagnose.case import Case
-from gpuwatch.diagnose.frames import Activity
 from gpuwatch.diagnose.moments import pinned_ceiling
 from gpuwatch.model import CodeLocation, Confidence, Finding
 

@@ -3,7 +3,7 @@
 Owns: that one decision. Refuses: taking stacks, and what native frames mean (frames.py, account.py).
 
 The same classification as the account's: a look at native frames holds the job for a moment, so it is worth it only
-where the account will use it, on lines of the user's that call C and whose text does not say what.
+where the account will use it, on lines that call C and of which neither text nor library says what.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.frames import Activity, classify, driving_thread
+from gpuwatch.diagnose.activity import Activity
+from gpuwatch.diagnose.driver import driven
+from gpuwatch.diagnose.frames import classify
 from gpuwatch.diagnose.native_frames import driving_leaves, line_of
 from gpuwatch.model import StackSample
+
+DIVISIBLE = frozenset({Activity.USER_LINE, Activity.SYNCHRONISING, Activity.LAUNCHING, Activity.HOST_WORK})
+"""What native frames can tell apart: all of these are C called from a line. What a function's name says they cannot."""
 
 
 def undecided(stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], str]) -> bool:
@@ -23,13 +28,13 @@ def undecided(stacks: Sequence[StackSample], text_of: Mapping[tuple[str, int], s
     ``stacks``: of the process that drives the GPU; those with native frames are of earlier looks, and what they have
     seen needs no other. ``text_of``: lines of the user's code, by file and line.
     """
-    threads = [th for s in stacks if not s.native and (th := driving_thread(s.pid, s.threads)) is not None]
+    threads = [thread for _, thread in driven(stack for stack in stacks if not stack.native)]
     if len(threads) < t.MIN_STACKS:
         return False
     known = _divided(stacks)
     doings = [classify(thread, text_of) for thread in threads]
     open_samples = sum(
-        doing.activity is Activity.USER_LINE and (doing.where is None or line_of(doing.where) not in known)
+        not doing.sure and doing.activity in DIVISIBLE and (doing.leaf is None or line_of(doing.leaf) not in known)
         for doing in doings
     )
     return open_samples >= t.NAMED_FROM * len(threads)

@@ -94,6 +94,9 @@ class ProcessInfo(Struct, frozen=True, omit_defaults=True):
     """None when the environment says nothing of it, or is another user's."""
     storage: Storage | None = None
     """Where its files lie, of main processes and loader workers. None until it has been looked at."""
+    cpus_allowed: str = ""
+    """The CPUs that its main thread may run on, as the kernel writes them: "0-3,8". Whatever set them: a cpuset, Slurm,
+    taskset, the program. A kernel may list CPUs that the machine does not have. "" when not read."""
     container_pid: int = 0
     """Its pid in the innermost PID namespace that it is in; 0 where that is the one in which ``pid`` is told."""
 

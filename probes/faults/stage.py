@@ -38,6 +38,7 @@ class Stage:
         self._marks: list[Mark] = []
         self._steps = 0
         self._around: list[Any] = []
+        self._neighbours: list[Peer] = []
         self._quota: Quota | None = None
         self._store: tuple[Peer, int] | None = None
 
@@ -45,6 +46,7 @@ class Stage:
         """Arrange the surroundings, then give the job its plan."""
         self._arrange(self.plan)
         self._start(self.plan)
+        self._await_neighbours()
 
     def change(self, change: Values, *, fresh: bool) -> None:
         """Go on with a changed plan, in a new process where this one cannot."""
@@ -57,6 +59,7 @@ class Stage:
         self._arrange(plan)
         try:
             self._start(plan)
+            self._await_neighbours()
         finally:
             _end_all(before)
 
@@ -139,11 +142,22 @@ class Stage:
             self._around.append(self._store[0])
         if plan.crowd:
             self._around.append(Crowd(plan.crowd))
+        self._neighbours = []
         for _ in range(plan.neighbour):
             other = self._forker.job()
             values = {**table.CONV, "depth": self._sizes["conv"], "device": plan.device, "tiny": plan.tiny}
             other.say(plan=json.loads(encode(plan_of(values))))
             self._around.append(other)
+            self._neighbours.append(other)
+
+    def _await_neighbours(self) -> None:
+        """Until each trains. A repair was measured before the new neighbour had its CUDA context, and seemed to help as
+        much as having none. Raises NotHereError."""
+        deadline = time.monotonic() + READY_S
+        for other in self._neighbours:
+            while "samples" not in (other.hear(0.25) or {}):
+                if other.ended or time.monotonic() >= deadline:
+                    raise NotHereError("the other tenant of the GPU did not begin to train")
 
     def _take(self, timeout_s: float) -> bool:
         message = self.job.hear(timeout_s)

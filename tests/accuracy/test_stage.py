@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from probes.faults import stage
+from probes.faults.host import NotHereError
 from probes.faults.plan import plan_of
 from probes.faults.stage import BATCH_S, LONGEST, Stage
 
@@ -82,3 +83,16 @@ def test_a_loader_that_hangs_meanwhile_is_not_waited_for_for_ever(monkeypatch: p
     peer = Peer([])
     staged(monkeypatch, peer).discard(26, 5.0)
     assert peer.now == pytest.approx(5.0 + BATCH_S, abs=0.5)
+
+
+def test_no_speed_is_taken_before_the_other_tenant_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair measured while the new tenant still starts seems to help as much as having none."""
+    own, other = Peer([], {0.1: {"ready": True}}), Peer([7.0])
+    given = iter((own, other))
+    monkeypatch.setattr(stage, "time", SimpleNamespace(monotonic=lambda: own.now + other.now))
+    shared = Stage(cast("Any", SimpleNamespace(job=lambda: next(given))), {"conv": 4}, plan_of({"neighbour": 1}))
+    shared.begin()
+    assert other.now >= 7.0
+    other.script, other.ended = [], True
+    with pytest.raises(NotHereError, match="the other tenant"):
+        shared._await_neighbours()

@@ -167,6 +167,7 @@ STREAM: dict[str, wire.StreamMessage] = {
     ),
     "inventory_mig": wire.InventoryMessage(1, 2, model.Inventory(NODE, (MIG, UNIFIED))),
     "processes": wire.ProcessesMessage(1, 2, (INFO,), (7,)),
+    "processes_cpus": wire.ProcessesMessage(1, 2, (msgspec.structs.replace(INFO, cpus_allowed="0-3,8"),), (7,)),
     "processes_container": wire.ProcessesMessage(1, 2, (msgspec.structs.replace(INFO, container_pid=7),), (7,)),
     "diagnosis": wire.DiagnosisMessage(1, 2, DIAGNOSIS),
     "diagnosis_steps": wire.DiagnosisMessage(1, 2, DIAGNOSIS_STEPS),
@@ -227,12 +228,17 @@ REPLIES: dict[str, wire.Reply] = {
     ),
 }
 REPLIES["snapshot_observed"] = wire.Snapshot(1, 1, 0, wire.PROTOCOL, INVENTORY, None, (), (), (PROBE_OBSERVED,))
-SUPERSEDED = {"probe": "probe_observed", "snapshot": "snapshot_observed", "diagnosis": "diagnosis_steps"}
-"""Bytes of before ``ProbeResult.observed`` and ``Diagnosis.steps``: still understood, and now sent with that field."""
-SUPERSEDED["telemetry"] = "telemetry_grown"
-SUPERSEDED["processes"] = "processes_container"
-"""From 16 fields on the map of a ProcessInfo has a longer head in msgpack, though fields at their default are left
-out."""
+SUPERSEDED = {
+    "probe": "probe_observed",
+    "snapshot": "snapshot_observed",
+    "diagnosis": "diagnosis_steps",
+    "processes": "processes_cpus",
+    "telemetry": "telemetry_grown",
+}
+"""Bytes of before ``ProbeResult.observed``, ``Diagnosis.steps`` and ``DeviceHealth.grown``: still understood, and now
+sent with that field.
+Those of ``ProcessInfo`` as well: with its sixteenth field msgspec begins the map with three bytes instead of one, also
+where it leaves that field out."""
 ALL: dict[str, wire.StreamMessage | wire.Request | wire.Reply] = {**STREAM, **REQUESTS, **REPLIES}
 
 
@@ -264,7 +270,7 @@ def test_every_message_type_has_golden_bytes() -> None:
         return {str(t.tag) for t in inspected.types if isinstance(t, msgspec.inspect.StructType)}
 
     known = tags(wire.StreamMessage) | tags(wire.Request) | tags(wire.Reply)
-    variants = ("_empty", "_observed", "_mig", "_steps", "_unwatched", "_container", "_grown")
+    variants = ("_cpus", "_container", "_empty", "_grown", "_observed", "_mig", "_steps", "_unwatched")
     assert known == {next((name.removesuffix(v) for v in variants if name.endswith(v)), name) for name in ALL}
     assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
 

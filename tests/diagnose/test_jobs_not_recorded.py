@@ -467,7 +467,8 @@ def test_copies_are_judged_by_what_this_machine_was_measured_to_reach() -> None:
 
 def test_an_environment_in_a_folder_called_torch_does_not_make_its_libraries_torch() -> None:
     """Seen on an H200 whose Python lives in /opt/torch/.venv: Pillow at work was taken for launching."""
-    from gpuwatch.diagnose.frames import Activity, classify
+    from gpuwatch.diagnose.activity import Activity
+    from gpuwatch.diagnose.frames import classify
     from gpuwatch.model import ThreadStack
 
     home = "/opt/torch/.venv/lib/python3.12/site-packages/"

@@ -9,7 +9,8 @@ import pytest
 
 from diagnose import builders as b
 from gpuwatch.diagnose import thresholds as t
-from gpuwatch.diagnose.frames import Activity, classify
+from gpuwatch.diagnose.activity import Activity
+from gpuwatch.diagnose.frames import classify
 from gpuwatch.diagnose.gpu_windows import GpuWindow, throttle_shares
 from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.diagnose.native_frames import native_activity

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from diagnose import builders as b
-from gpuwatch.diagnose.frames import Activity, classify
+from gpuwatch.diagnose.activity import Activity
+from gpuwatch.diagnose.frames import classify
 from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.model import (
     Confidence,

@@ -102,3 +102,17 @@ def test_lost_launches_are_said_beneath_the_table() -> None:
     document = {"device": "GPU", "torch": "2", "triton": "3", "rows": [], "lost_samples": 2}
     assert "NOT VALID: launches were lost in 2 sample(s)" in table(document)
     assert "NOT VALID" not in table(document | {"lost_samples": 0})
+
+
+def test_single_works_are_measured_anew_in_their_place(tmp_path: Path) -> None:
+    out, have = tmp_path / "out.json", tmp_path / "have.json"
+    rows = [
+        {"work": work, "unit": "µs", "turns": [(1.0, 1.0)] * 3} for work in ("memory copy", "launch enqueue", "gone")
+    ]
+    have.write_text(json.dumps({"rows": rows}))
+    tiny = ["--device", "cpu", "--tiny", "--turns", "3", "--out", str(out)]
+    assert beside_do_bench.main([*tiny, "--only", "enqueue", "--have", str(have)]) == 0
+    found = json.loads(out.read_text())["rows"]
+    assert [row["work"] for row in found] == ["memory copy", "launch enqueue", "gone"]
+    assert found[0]["turns"] == [[1.0, 1.0]] * 3
+    assert found[1]["turns"] != [[1.0, 1.0]] * 3

@@ -7,41 +7,53 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from fakegpu.logged import event_class
 
 from bench.jobs import loads
 
 
 class Torch:
-    """Streams on which a spin waits 0.4 ms for room and takes its cycles at 1500 MHz; ``log`` is what was asked for."""
+    """A kernel that takes its cycles at 1500 MHz; ``log`` is what was asked for."""
+
+    int64 = "int64"
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.at_ms, self.on = 0.0, "main"
-        event = event_class(self.log, lambda: self.at_ms, lambda: f"event on {self.on}")
+        self.found = [0, 0]
         self.cuda = SimpleNamespace(
-            Event=event, Stream=lambda priority: f"side {priority}", stream=self.stream, _sleep=self.sleep
+            Stream=self.side, stream=self.stream, _compile_kernel=lambda _source, _name: self.spin
         )
 
+    def side(self, priority: int) -> SimpleNamespace:
+        return SimpleNamespace(name=f"side {priority}", synchronize=lambda: self.log.append("wait"))
+
     @contextmanager
-    def stream(self, name: str) -> Iterator[None]:
-        self.on, before = name, self.on
+    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
+        self.log.append(f"read on {stream.name}")
         yield
-        self.on = before
 
-    def sleep(self, cycles: int) -> None:
-        self.log.append(f"spin on {self.on}")
-        self.at_ms += 0.4 + cycles / 1.5e6
+    def spin(self, grid: object, block: object, args: list[object], stream: SimpleNamespace) -> None:
+        cycles = args[0]
+        assert isinstance(cycles, int)
+        self.log.append(f"spin on {stream.name}")
+        self.found = [cycles, int(cycles / 1.5)]
+
+    def zeros(self, count: int, dtype: str, device: str) -> SimpleNamespace:
+        return SimpleNamespace(tolist=lambda: self.found)
 
 
-def test_the_clock_is_cycles_over_time_beside_the_load_without_the_wait_for_room() -> None:
+def test_the_clock_is_cycles_over_nanoseconds_within_a_kernel_beside_the_load() -> None:
     torch = Torch()
-    spin = loads.Spin(torch)
+    spin = loads.Spin(torch, "cuda:0")
     spin.turn()
-    turn = ["spin on side -1", "event on side -1"] * 3
-    assert torch.log == turn, "a turn waits for nobody"
+    assert torch.log == ["spin on side -1"], "a turn waits for nobody"
     spin.turn()
     spin.read()
     spin.read()
-    assert torch.log == [*turn, "wait", *turn, "wait"]
+    assert torch.log == ["spin on side -1", "wait", "read on side -1"] * 2
     assert spin.found_mhz == pytest.approx([1500.0, 1500.0])
+
+
+def test_a_torch_that_compiles_no_kernel_leaves_the_clock_to_nvml(capsys: pytest.CaptureFixture[str]) -> None:
+    old = SimpleNamespace(cuda=SimpleNamespace())
+    assert loads.spin_of(SimpleNamespace(torch=old, device="cuda:0", is_cuda=True)) is None  # type: ignore[arg-type]
+    assert "compiles no kernel" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_recorded_files_of_a_torch_job_are_read() -> None:
     assert stat.rss_pages == 369827
     assert (worker.comm, worker.state, worker.ppid) == ("pt_data_worker", "R", stat.pid)
     status = parse_status(fixture("main_status"))
-    assert status == (0, (967,))
+    assert (status.uid, status.nspid) == (0, (967,))
     assert parse_schedstat(fixture("main_schedstat")) == (11873954539, 3311419)
     assert parse_io(fixture("main_io")) == PidIo(44898925, 5117, 8798208, 57344)
 
@@ -65,7 +65,7 @@ def test_nested_pid_namespaces_are_listed_and_old_kernels_have_none() -> None:
 
 def test_the_user_is_known_where_a_kernel_leaves_other_lines_out() -> None:
     """gVisor has no context switches in it."""
-    assert parse_status(b"Name:\tpython\nUid:\t1000\t1000\t1000\t1000\n") == (1000, ())
+    assert parse_status(b"Name:\tpython\nUid:\t1000\t1000\t1000\t1000\n") == (1000, (), "")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.collect.host import INIT_PID_NAMESPACE
 from gpuwatch.collect.proc_files import KeptFiles
-from gpuwatch.collect.procfs import TASKS_PER_PROCESS, ProcessReader
+from gpuwatch.collect.procfs import LOOK_EVERY_NS, TASKS_PER_PROCESS, ProcessReader
 from gpuwatch.collect.strangers import AGAIN_NS
 from gpuwatch.model import NOT_READ, Absent, ProcessInfo, ProcessSample, ProcessTick, RankPlace, Reason, Role
 
@@ -102,6 +102,23 @@ def test_a_job_is_its_process_and_all_descendants_and_nobody_else(proc: FakeProc
     assert (info[10].command, info[10].python, info[30].python) == ("python train.py", True, False)
     assert (info[10].uid, info[10].user) == (0, "root")
     assert (info[10].cgroup, info[10].container) == ("/user.slice", Absent(Reason.NOT_FOUND))
+
+
+def test_the_cpus_that_a_process_may_run_on_are_read_and_what_it_changes_later_is_seen(
+    proc: FakeProc, reader: ProcessReader
+) -> None:
+    proc.add(10)
+    for tick in range(3):
+        last = reader.read({10: GPU}, S + tick)
+        assert not tick or not last.infos, "sent once"
+        if not tick:
+            assert last.infos[0].cpus_allowed == "0-15"
+    status = RECORDED_STATUS.replace(b"Cpus_allowed_list:\t0-15", b"Cpus_allowed_list:\t3,7-8")
+    (proc.root / "10/status").write_bytes(status)
+    later = reader.read({10: GPU}, S + 2 * LOOK_EVERY_NS).infos
+    assert [info.cpus_allowed for info in later] == ["3,7-8"]
+    (proc.root / "10/status").write_bytes(RECORDED_STATUS.replace(b"Cpus_allowed_list", b"Cpus_of_another_kernel"))
+    assert [i.cpus_allowed for i in reader.read({10: GPU}, S + 4 * LOOK_EVERY_NS).infos] == [""]
 
 
 def test_ranks_of_one_machine_are_jobs_of_their_own_below_their_launcher(proc: FakeProc, reader: ProcessReader) -> None:

@@ -39,6 +39,18 @@ def test_the_innermost_line_of_the_users_code_is_told_once(process: Path) -> Non
     assert told(process, sample, sample) == [SourceLine(7, 5, "/home/fit.py", 3, "loss.item()")]
 
 
+def test_a_library_s_line_is_told_where_it_may_do_anything(process: Path) -> None:
+    """A trainer's own loop waits for the GPU too; torch's and numpy's functions are told apart by their names."""
+    site = process / "7" / "root" / "site-packages"
+    site.mkdir()
+    (site / "trainer.py").write_text("pass\nif torch.isnan(loss):\n")
+    user = Frame("main", "/home/fit.py", 2)
+    lines = told(process, stack(Frame("_inner_loop", "/site-packages/trainer.py", 2), user))
+    assert {line.text for line in lines} == {"loss = f()", "if torch.isnan(loss):"}
+    outer = stack(Frame("sum", "/site-packages/numpy/core.py", 2), Frame("_inner_loop", "/site-packages/trainer.py", 2))
+    assert told(process, outer) == []
+
+
 def test_a_relative_path_is_looked_up_where_the_job_runs(process: Path) -> None:
     assert [line.text for line in told(process, stack(Frame("fit", "fit.py", 2)))] == ["loss = f()"]
 
