@@ -45,15 +45,16 @@ class GpmEngines:
         except self._n.NVMLError as error:
             self.values = dict.fromkeys(GPM_ENGINES, absent_for(int(error.value)))
             return
-        self.values = {name: self._mean(name) for name in GPM_ENGINES}
+        self.values = {name: self._busiest(name) for name in GPM_ENGINES}
 
-    def _mean(self, name: str) -> Num:
-        """Of the units of one kind that this GPU, or this instance, has."""
+    def _busiest(self, name: str) -> Num:
+        """Of the units of one kind. Not their mean: a unit that the card does not have answers 0 as an idle one does (an
+        H200 has no encoder and 7 decoders, and all of 166 to 169 and 30 to 37 answer)."""
         metrics = [self._request.metrics[place] for place, (kind, _) in enumerate(_IDS) if kind == name]
         known = [
             float(m.value) for m in metrics if m.nvmlReturn == 0 and math.isfinite(m.value) and 0 <= m.value <= _MAX_PCT
         ]
-        return min(100.0, sum(known) / len(known)) if known else self._why(metrics)
+        return min(100.0, max(known)) if known else self._why(metrics)
 
     def _why(self, metrics: list[Any]) -> Absent:
         return absent_for(next((int(m.nvmlReturn) for m in metrics if m.nvmlReturn), 3))
