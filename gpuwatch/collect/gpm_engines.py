@@ -48,7 +48,7 @@ class GpmEngines:
         self.values = {name: self._busiest(name) for name in GPM_ENGINES}
 
     def _busiest(self, name: str) -> Num:
-        """Of the units of one kind. Not their mean: a unit that the card does not have answers 0 as an idle one does (an
+        """Of the units of one kind. Not their mean: a unit that the card lacks answers 0 as an idle one does (an
         H200 has no encoder and 7 decoders, and all of 166 to 169 and 30 to 37 answer)."""
         metrics = [self._request.metrics[place] for place, (kind, _) in enumerate(_IDS) if kind == name]
         known = [
