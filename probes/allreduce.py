@@ -2,7 +2,7 @@
 
 ``all_reduce``, ``all_gather_into_tensor`` and copies from each rank to the next (``send_recv``) over
 ``torch.distributed``: NCCL between all visible GPUs, gloo between two processes on a CPU. The probe starts its ranks
-itself; under torchrun it takes the ranks that torchrun started.
+itself; under torchrun it takes the ranks that torchrun started, and rank 0 alone prints.
 
 ``algbw`` is buffer size over time, ``busbw`` what each link carries, by the definition of nccl-tests: ×2(n-1)/n for
 all_reduce; ×(n-1)/n for all_gather, whose buffer is what each rank has in the end; ×1 for send_recv, where each rank
@@ -20,15 +20,13 @@ with small whole numbers each time (repeated sums would grow to inf) and every r
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import clocks, device
+from . import clocks, device, scratch
 from .report import ProbeError, Report, UnavailableError
 
 NAME = "allreduce"
@@ -69,10 +67,12 @@ def bus_factor(operation: str, count: int) -> float:
 
 def own_rank(env: dict[str, str]) -> Ranks | None:
     """What torchrun, or we, told this process; None when it is nobody's rank."""
-    if "RANK" not in env or "WORLD_SIZE" not in env:
+    numbers = [env.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    if not all(number.isdigit() for number in numbers):
         return None
-    rank = int(env["RANK"])
-    return Ranks(rank, int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", rank)))
+    rank, world = map(int, numbers)
+    local = env.get("LOCAL_RANK", "")
+    return Ranks(rank, world, int(local) if local.isdigit() else rank)
 
 
 def run(
@@ -113,14 +113,18 @@ def command(folder: Path, where: str, seconds: float, size: str) -> list[str]:
 
 def launch(count: int, where: str, seconds: float, size: str) -> Any:
     """Rank 0's result object. The ranks share our session, so whoever ends us ends them. Raises ProbeError."""
+    with scratch.folder("ranks") as folder:
+        return _launch(folder / "store", count, where, seconds, size)
+
+
+def _launch(store: Path, count: int, where: str, seconds: float, size: str) -> Any:
     import json
 
-    store = tempfile.mkdtemp(prefix="gpuwatch-ranks-")
     ranks: list[Any] = []
     try:
         for rank in range(count):
             env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}
-            env[STORE] = str(Path(store) / "store")
+            env[STORE] = str(store)
             # A rank per core: else each starts as many threads as there are cores.
             env.setdefault("OMP_NUM_THREADS", "1")
             arguments = command(
@@ -143,7 +147,6 @@ def launch(count: int, where: str, seconds: float, size: str) -> Any:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        shutil.rmtree(store, ignore_errors=True)
 
 
 def _why(text: bytes) -> str:

@@ -8,9 +8,13 @@ Exit codes: 0 ok, 1 the result cannot be true, 3 could not run, 64 usage, 75 bus
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -23,10 +27,12 @@ from . import (
     copies,
     dataloader,
     device,
+    disk,
     inference,
     launch,
     matmul,
     memory,
+    scratch,
     shm,
     storage,
     train,
@@ -91,6 +97,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", type=_device, default="cuda", help="cuda (default), cuda:N or cpu")
     parser.add_argument("--seconds", type=_seconds, help="measuring time of each case, warm-up comes on top")
     parser.add_argument("--size", default="", help="what to measure instead of the default, see below")
+    parser.add_argument("--every-rank", action="store_true", help="allreduce under torchrun: not only rank 0 prints")
     parser.add_argument("--path", default="", metavar="DIR", help="storage: the folder to measure")
     options = parser.parse_args(arguments)
     if options.size:
@@ -109,9 +116,51 @@ def main(arguments: list[str]) -> int:
     """Run one probe and print its result."""
     options = parse(arguments)
     out = _own_stdout()
-    result = run(options)
-    print(as_json(result) if options.json else table(result), file=out, flush=True)
+    with leaving():
+        for place in {disk.default_folder(""), Path(tempfile.gettempdir())}:
+            scratch.sweep(place)
+        result = run(options)
+    if options.every_rank or not _follows(options.name):
+        print(as_json(result) if options.json else table(result), file=out, flush=True)
+    elif result["message"]:
+        print(f"{options.name}: rank {os.environ['RANK']}: {result['message']}", file=sys.stderr, flush=True)
     return EXIT_CODES[str(result["status"])]
+
+
+def _follows(name: str) -> bool:
+    """Whether another rank prints: the figures of a collective are those of all ranks, so that the first is enough.
+    Eight objects one after another are no JSON."""
+    me = allreduce.own_rank(dict(os.environ)) if name == allreduce.NAME else None
+    return me is not None and me.rank > 0
+
+
+@contextlib.contextmanager
+def leaving() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the run as an exception does, so that files and ranks are cleared away.
+
+    Whoever sent the signal kills us soon after; a second one must not end the clearing.
+    """
+    owner = os.getpid()
+
+    def leave(number: int, _frame: Any) -> None:
+        if os.getpid() != owner:  # forked from us, and nothing here is its own
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        for one in kept:
+            signal.signal(one, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    # One that is ignored (nohup) stays so.
+    kept = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for one in kept:
+        signal.signal(one, leave)
+    try:
+        yield
+    finally:
+        for one in kept:
+            if signal.getsignal(one) is leave:
+                signal.signal(one, signal.SIG_DFL)
 
 
 def run(options: argparse.Namespace) -> dict[str, object]:

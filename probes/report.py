@@ -5,6 +5,7 @@ Owns: the JSON object (fields of gpuwatch's ProbeResult), the table for people, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -59,7 +60,9 @@ class Progress:
         if text == self._said or now - self._started < QUIET_S or now - self._said_at < 1.0:
             return
         self._said, self._said_at = text, now
-        print(f"{self._probe}: {text}", file=self._stream, flush=True)
+        # A reader that has gone, or a full disk, takes away the progress and must not take the result.
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{self._probe}: {text}", file=self._stream, flush=True)
 
 
 class Report:

@@ -9,10 +9,9 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import tempfile
 from typing import Any
 
-from . import device
+from . import device, scratch
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 CLASSES = {"resnet50": 1000, "bert": 2, "tiny": 2}
@@ -99,14 +98,13 @@ def compile_obstacle(torch: Any, is_cuda: bool) -> str:
 def empty_compile_caches() -> Any:
     """Compile into a folder of our own: a warm cache would hide what compiling costs. Removed afterwards."""
     kept = {name: os.environ.get(name) for name in CACHES}
-    folder = tempfile.mkdtemp(prefix="gpuwatch-compile-")
-    os.environ.update({name: os.path.join(folder, name.lower()) for name in CACHES})  # noqa: PTH118 (an environment value)
-    try:
-        yield folder
-    finally:
-        for name, value in kept.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch.folder("compile") as folder:
+        os.environ.update({name: str(folder / name.lower()) for name in CACHES})
+        try:
+            yield str(folder)
+        finally:
+            for name, value in kept.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

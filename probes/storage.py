@@ -16,7 +16,6 @@ unavailable.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from . import device, disk, harness
+from . import device, disk, harness, scratch
 from .report import Report, UnavailableError
 
 NAME = "storage"
@@ -58,6 +57,7 @@ def run(
     report.settings.update(path=str(base), file_system=kind, file_bytes=str(mib * MIB), small_files=str(small))
     if kind in MEMORY_FILE_SYSTEMS:
         raise UnavailableError(f"{base} is in memory ({kind}), not on a disk: name another folder with --path")
+    scratch.sweep(base)
     need = mib * MIB + small * SMALL_BYTES
     free = disk.free_bytes(base)
     if need > free // 2:
@@ -66,17 +66,19 @@ def run(
             "use a smaller --size or another --path"
         )
     try:
-        with tempfile.TemporaryDirectory(prefix="gpuwatch-storage-", dir=base) as folder:
-            _measure(report, Path(folder), mib, small, seconds, say)
+        with scratch.folder("storage", str(base)) as folder, scratch.nameless(folder / "file") as path:
+            _measure(report, folder, path, mib, small, seconds, say)
     except OSError as exc:
         raise UnavailableError(
             f"{base} cannot be used: {exc.strerror or exc}; name another folder with --path"
         ) from None
 
 
-def _measure(report: Report, folder: Path, mib: int, small: int, seconds: float, say: Callable[[str], None]) -> None:
+def _measure(
+    report: Report, folder: Path, path: Path, mib: int, small: int, seconds: float, say: Callable[[str], None]
+) -> None:
+    """``path``: of the large file. The small ones lie in ``folder``."""
     say("writing")
-    path = folder / "file"
     checks, rates = disk.write_random(path, mib)
     report.add("write", "MB/s", rates)
     reader, direct = disk.open_reader(path, BLOCK)

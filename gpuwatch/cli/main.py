@@ -5,14 +5,17 @@ Owns: the list of sub-commands, exit codes of usage errors. Refuses: what any of
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import click
 
 from gpuwatch import __version__
+from gpuwatch.cli.stderr import say
 from gpuwatch.errors import GpuwatchError
 
 COMMANDS = {
@@ -29,10 +32,52 @@ COMMANDS = {
 
 EX_USAGE = 64
 """click's own 2 means "critical" for diagnose and probes."""
+EX_OUTPUT, EX_READER_GONE = 73, 141
+
+
+class _OutputLostError(Exception):
+    """Stdout cannot be written. Not an OSError, for which click ends with 1 itself: that means "warning" for probes."""
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[None]:
+    """Turns an error of stdout, and no other one, into _OutputLostError."""
+    try:
+        yield
+    except OSError as exc:
+        if not _of_stdout(exc):
+            raise
+        raise _OutputLostError(exc.strerror or str(exc)) from exc
+
+
+def _of_stdout(exc: OSError) -> bool:
+    """Whether it was stdout that could not be written: what is left in its buffer still cannot be."""
+    if isinstance(exc, BrokenPipeError):
+        return True
+    if exc.filename is not None:
+        return False
+    try:
+        with _output():
+            sys.stdout.flush()
+    except OSError:
+        return True
+    return bool(getattr(sys.stdout, "write_through", False))  # python -u keeps nothing in a buffer
 
 
 class LazyGroup(click.Group):
     """A group whose sub-commands are imported when they are run: ``gpuwatch.cli.NAME:command``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments; ``--help`` prints here."""
+        with _output():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the sub-command."""
+        with _output():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of a user's day, not of the alphabet."""
@@ -61,7 +106,21 @@ def cli() -> None:
 
 def entry() -> NoReturn:
     """Console script. Exit codes: see gpuwatch/errors.py."""
+    _fill_closed()
     sys.exit(run(sys.argv[1:]))
+
+
+def _fill_closed() -> None:
+    """Streams that whoever started us has closed (cron, ``>&-``) lead nowhere: else the next file that is opened gets
+    their number, and a child writes into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115 (for the whole process)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def run(argv: list[str]) -> int:
@@ -71,18 +130,21 @@ def run(argv: list[str]) -> int:
         sys.stdout.flush()
     except click.UsageError as exc:
         hint = f" (see: {exc.ctx.command_path} --help)" if exc.ctx else ""
-        click.echo(f"gpuwatch: {exc.format_message()}{hint}", err=True)
+        say(f"gpuwatch: {exc.format_message()}{hint}")
         return EX_USAGE
     except click.ClickException as exc:
-        click.echo(f"gpuwatch: {exc.format_message()}", err=True)
+        say(f"gpuwatch: {exc.format_message()}")
         return EX_USAGE
     except GpuwatchError as exc:
-        click.echo(f"gpuwatch: {exc}", err=True)
+        say(f"gpuwatch: {exc}")
         return exc.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # The reader (head, less) has gone: nothing to say, and the interpreter must not say it at exit either.
+    except _OutputLostError as exc:
+        # Nothing more can be said there, and the interpreter must not try it at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        if isinstance(exc.__cause__, BrokenPipeError):
+            return EX_READER_GONE  # head, less
+        say(f"gpuwatch: cannot write the output: {exc}")
+        return EX_OUTPUT
     return code if isinstance(code, int) else 0

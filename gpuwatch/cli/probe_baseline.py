@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuwatch.cli import probe_measuring
+from gpuwatch.cli.stderr import say
 
 if TYPE_CHECKING:
     from gpuwatch.cli.probe_measuring import Asked
@@ -50,6 +51,11 @@ def command(
 
     if out.exists() and not append:
         raise CannotCreateError(f"{out}: exists already; --append adds to it")
+    # Minutes of measuring end there: whether it can be written is asked before.
+    if not out.parent.is_dir():
+        raise CannotCreateError(f"{out}: no folder {out.parent}")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise CannotCreateError(f"{out}: the folder {out.parent} may not be written to")
     if asked.force:
         raise UsageError("--force: a result measured beside others is no baseline")
     old = list(read_document(out).results) if append and out.exists() else []
@@ -65,10 +71,10 @@ def command(
             results = [session.run(probe, at, seconds) for probe, at in turns for _run in range(runs)]
     good, refused = baseline.accepted(results)
     for line in refused:
-        click.echo(line, err=True)
+        say(line)
     if not good:
         judged = measured(results)
-        click.echo(f"nothing to keep: {judged.exit_reason}", err=True)
+        say(f"nothing to keep: {judged.exit_reason}")
         return judged.exit_code or EXIT_UNKNOWN
     kept = baseline.appended(old, good)
     write_results(out, kept, os.uname().nodename)

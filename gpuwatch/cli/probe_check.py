@@ -65,6 +65,7 @@ def command(
     known = list(document.results) if document else []
     whole_host = asked.device == "all" and not results and document is not None and document.host == os.uname().nodename
     timed_out = False
+    only = frozenset(asked.probes() if asked.names or asked.chosen else ())
     if results:
         new = [result for path in results for result in read_document(path).results]
     else:
@@ -78,15 +79,13 @@ def command(
                 for _run in range(runs)
             ]
         timed_out = session.timed_out
-        if asked.names or asked.chosen:
-            known = [result for result in known if result.probe in probes]
-    settings = Settings(policy, frozenset(filter(None, vary.split(","))), strict, whole_host)
+    settings = Settings(policy, frozenset(filter(None, vary.split(","))), strict, only, whole_host)
     judgement = check(known, new, settings, f"probe check against {base or policy_file}")
     return probe_output.emit(
         judgement,
         output,
         "probe-check",
-        {"results": new},
+        {"results": [result for result in new if not only or result.probe in only]},
         lambda: report(judgement),
         timed_out=timed_out,
     )

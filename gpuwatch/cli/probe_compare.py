@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuwatch.cli import probe_measuring, probe_output, probe_places
+from gpuwatch.cli.stderr import say
 
 if TYPE_CHECKING:
     from gpuwatch.cli.probe_measuring import Asked, Session
@@ -58,17 +59,19 @@ def compare_command(
     Every row has the change of B against A, positive is better, its 95 % interval and a verdict: FASTER, SLOWER, SAME,
     AMBIGUOUS (too few or too noisy runs), NOT_AVAILABLE, INVALID. Exit codes as for check.
     """
+    from gpuwatch.cli.probe_files import regression
+    from gpuwatch.daemon.probing import interpreter
     from gpuwatch.verdict.compare import Options
 
     seed = secrets.randbelow(2**31) if seed is None else seed
-    options = Options(seed, _share(max_regression), frozenset(filter(None, vary.split(","))))
+    options = Options(seed, regression(max_regression), frozenset(filter(None, vary.split(","))))
     probes = asked.probes()
     seconds = asked.case_seconds()
     place = _one(asked)
     with asked.session(python_a) as session:
         found = _measure(session, probes, place, seconds, (python_a, python_b), pairs, seed)
-    title = f"probe compare: A {python_a}, B {python_b}"
-    return _report(found, options, title, output, session.timed_out)
+    sides = [interpreter(python) or python for python in (python_a, python_b)]
+    return _report(found, options, "probe compare: A {}, B {}".format(*sides), output, session.timed_out)
 
 
 @click.command("selftest")
@@ -88,13 +91,16 @@ def selftest_command(
 ) -> int:
     """Compare this environment with itself: learn the machine's noise, print the smallest change it can detect.
 
+    What it writes with --json keeps the noise: check takes it as --baseline, and baseline as --from.
+
     Exit codes: 0 steady, 1 it differs from itself, 3 could not run, 75 the GPU is in use.
     """
+    from gpuwatch.cli.probe_files import regression
     from gpuwatch.config import load
     from gpuwatch.verdict.compare import Options
 
     seed = secrets.randbelow(2**31) if seed is None else seed
-    options = Options(seed, _share(max_regression), same_side=True)
+    options = Options(seed, regression(max_regression), same_side=True)
     probes = asked.probes()
     seconds = asked.case_seconds()
     place = _one(asked)
@@ -127,7 +133,7 @@ def _measure(
     found = []
     for number, probe in enumerate(probes):
         for turn, sides in enumerate(order(pairs, seed + number), 1):
-            click.echo(f"{probe}: pair {turn} of {pairs}", err=True)
+            say(f"{probe}: pair {turn} of {pairs}")
             runs = {side: once(probe, side) for side in sides}
             found.append(Pair(runs["A"], runs["B"]))
     return found
@@ -143,23 +149,18 @@ def _report(found: Sequence[Pair], options: Options, title: str, output: probe_o
 
     def text() -> str:
         lines = detectable_lines(judgement) if options.same_side else []
-        return "\n".join([report(judgement, "A", "B"), *lines, f"seed: {options.seed}"])
+        # Which interpreters were measured is told where the figures are, and not only what was typed.
+        return "\n".join([report(judgement, "A", "B"), *lines, judgement.title, f"seed: {options.seed}"])
 
     return probe_output.emit(
         judgement,
         output,
         "probe-selftest" if options.same_side else "probe-compare",
-        {"seed": options.seed, "sides": sides, "results": results},
+        {"title": title, "seed": options.seed, "sides": sides, "results": results},
         text,
         columns=("A", "B"),
         timed_out=timed_out,
     )
-
-
-def _share(max_regression: str | None) -> float | None:
-    from gpuwatch.verdict.policy import percentage
-
-    return None if max_regression is None else percentage(max_regression, "--max-regression")
 
 
 def _one(asked: Asked) -> Place:

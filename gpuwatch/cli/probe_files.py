@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
     from gpuwatch.model import ProbeResult
@@ -32,7 +32,7 @@ def read_policy(path: Path | None, max_regression: str | None) -> Policy:
     import msgspec
 
     from gpuwatch.errors import ConfigError
-    from gpuwatch.verdict.policy import Policy, Rule, parse, percentage
+    from gpuwatch.verdict.policy import Policy, Rule, parse
 
     policy = Policy()
     if path is not None:
@@ -42,9 +42,24 @@ def read_policy(path: Path | None, max_regression: str | None) -> Policy:
             raise ConfigError(f"{path}: not UTF-8: {exc.reason} at byte {exc.start}") from None
     if max_regression is None:
         return policy
-    share = percentage(max_regression, "--max-regression")
+    share = regression(max_regression)
     default = msgspec.structs.replace(policy.rules.get("", Rule()), max_regression=share)
     return Policy({**policy.rules, "": default})
+
+
+@overload
+def regression(text: str) -> float: ...
+@overload
+def regression(text: None) -> None: ...
+def regression(text: str | None) -> float | None:
+    """What ``--max-regression`` says, as a share. Raises UsageError: it is no file that is wrong."""
+    from gpuwatch.errors import ConfigError, UsageError
+    from gpuwatch.verdict.policy import percentage
+
+    try:
+        return None if text is None else percentage(text, "--max-regression")
+    except ConfigError as exc:
+        raise UsageError(str(exc)) from None
 
 
 def write_results(path: Path, results: Sequence[ProbeResult], host: str) -> None:

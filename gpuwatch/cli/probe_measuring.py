@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from gpuwatch.cli.probe_places import Gpu, Missing, Place, Together, places, turns
+from gpuwatch.cli.stderr import say
 
 if TYPE_CHECKING:
     from gpuwatch.daemon.probing import Runner
@@ -164,7 +165,9 @@ class Session:
                 for gpu in gpus:
                     self._runner.check(gpu.read())
                 if self._late():
+                    # It waits for the child's end; the limit holds even if nothing comes back from it.
                     self._runner.stop()
+                    return self._out_of_time(probe, gpus)
                 continue
             return self._out_of_time(probe, gpus) if self.timed_out else result
 
@@ -189,7 +192,7 @@ class Session:
                 done,
                 seconds=seconds,
                 force=self._force,
-                progress=lambda line: click.echo(line, err=True),
+                progress=say,
                 python=python,
             )
             if refusal is None or refusal.status is not ProbeStatus.BUSY:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
     from gpuwatch.verdict.verdicts import Judgement
-
-R = TypeVar("R")
 
 FORMATS = {
     "json": "One JSON object, see docs/probe.md.",
@@ -34,19 +32,30 @@ class Output(NamedTuple):
     fail_on: str
 
 
-def options(command: Callable[..., R]) -> Callable[..., R]:
+def options(command: Callable[..., int]) -> Callable[..., int]:
     """The output options; the command gets them as ``output``, an ``Output``."""
 
     @functools.wraps(command)
-    def with_output(form: str | None, exit_zero: bool, fail_on: str, **others: object) -> R:
-        return command(output=Output(form or "text", exit_zero, fail_on), **others)
+    def with_output(form: str | None, exit_zero: bool, fail_on: str, **others: object) -> int:
+        from gpuwatch.errors import GpuwatchError
+
+        try:
+            return command(output=Output(form or "text", exit_zero, fail_on), **others)
+        except GpuwatchError as exc:
+            if form != "nagios":
+                raise
+            # A monitor reads stdout alone, and takes 64 and more for nothing at all.
+            from gpuwatch.verdict import report_nagios
+
+            click.echo(report_nagios.unable(str(exc)))
+            return report_nagios.exit_code(exc.exit_code)
 
     wrapped = click.option(
         "--fail-on",
         type=click.Choice(["warn", "critical"]),
         default="warn",
         show_default=True,
-        help="critical: a warning ends with 0.",
+        help="critical: a warning counts as ok.",
     )(with_output)
     wrapped = click.option("--exit-zero", is_flag=True, help="Report only: always end with 0 once it has run.")(wrapped)
     for name, text in reversed(FORMATS.items()):
@@ -66,15 +75,18 @@ def emit(
 ) -> int:
     """Print the judgement in the wanted form and give the exit code."""
     from gpuwatch.errors import EXIT_CRITICAL, EXIT_TIMED_OUT
+    from gpuwatch.verdict.verdicts import EXIT_CODES
 
-    code, reason = judgement.exit_code, judgement.exit_reason
+    lenient = output.fail_on == "critical"
+    level, reason = judgement.outcome(lenient)
+    code = EXIT_CODES[level]
     if timed_out and code != EXIT_CRITICAL:
         code, reason = EXIT_TIMED_OUT, "the time limit passed before everything was measured"
     if output.form == "nagios":
         from gpuwatch.verdict import report_nagios
 
         code = report_nagios.exit_code(code)
-    if output.exit_zero or (output.fail_on == "critical" and code == 1):
+    if output.exit_zero:
         code = 0
     match output.form:
         case "json":
@@ -105,7 +117,7 @@ def emit(
         case "nagios":
             from gpuwatch.verdict import report_nagios
 
-            click.echo(report_nagios.report(judgement))
+            click.echo(report_nagios.report(judgement, code, reason))
         case _:
             click.echo(text())
     return code

@@ -20,7 +20,16 @@ from gpuwatch.collect.source import Focus, Undecided
 from gpuwatch.config import DiagnosisConfig
 from gpuwatch.daemon.jobs import Activity, Jobs, Meter, Subject
 from gpuwatch.daemon.ring import Timed
-from gpuwatch.model import DeviceSample, Diagnosis, Inventory, Observation, ProcessInfo, ProcessTick, SourceLine
+from gpuwatch.model import (
+    DeviceSample,
+    Diagnosis,
+    Inventory,
+    Observation,
+    ProcessInfo,
+    ProcessTick,
+    Severity,
+    SourceLine,
+)
 
 Judge = Callable[..., Diagnosis]
 """(observations, pid, device indices) to a diagnosis, with ``ceilings=`` (name to figure) where probes have measured
@@ -121,7 +130,10 @@ class Decider:
         """A verdict is there: an unsettled one is looked at again soon."""
         past = self._past.get(diagnosis.pid)
         if past is not None:
-            past.settled = diagnosis.verdict.cause not in NOT_SETTLED
+            verdict = diagnosis.verdict
+            # A server that waits for requests is told so and is no fault: nothing is left to be found out.
+            waits = verdict.cause == "unattributed" and verdict.severity is Severity.INFO
+            past.settled = verdict.cause not in NOT_SETTLED or waits
 
     def well_used(self, subject: Subject) -> bool:
         """Whether even the job's least busy device has little to gain. False while not known."""

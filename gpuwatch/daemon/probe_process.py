@@ -26,7 +26,7 @@ MAX_STDOUT_BYTES = 1024 * 1024
 """A result has a few kilobytes; more is not one."""
 MAX_LINE_BYTES = 4096
 KILL_AFTER_S = 0.5
-"""From SIGTERM to SIGKILL: Python ends at once on SIGTERM unless it is stuck in a driver call."""
+"""From SIGTERM to SIGKILL: enough for a probe to remove its files, unless it is stuck in a driver call."""
 ABANDON_AFTER_S = 1.0
 """After the child's end, for pipes that a process outside its session still holds open."""
 POLL_S = 0.1
@@ -115,18 +115,23 @@ class ProbeProcess:
     # ------------------------------------------------------------------ the reading thread
 
     def _run(self) -> None:
+        """Whatever goes wrong here, the child ends and ``done`` is called: somebody waits for it."""
+        broken = "the thread that reads the probe ended early"
         try:
             self._read()
+            broken = ""
+        except Exception as exc:
+            broken = f"cannot read the probe: {type(exc).__name__}: {exc}"
         finally:
             self._signal(signal.SIGKILL)  # workers that outlived the probe
             returncode = self._child.wait()
             with self._guard:
                 self._reaped = True
             unlock(self._launch.lock_fds)
-        self._done(self._result(returncode))
+            self._done(self._result(returncode, broken))
 
-    def _result(self, returncode: int) -> ProbeResult:
-        end = self._end
+    def _result(self, returncode: int, broken: str) -> ProbeResult:
+        end = self._end or (_End(ProbeStatus.FAILED, probe_run.printable(broken)) if broken else None)
         if end is None:
             result = probe_run.read_result(self.probe, bytes(self._stdout), returncode, self._last_line)
         else:
@@ -189,8 +194,16 @@ class ProbeProcess:
             text = probe_run.printable(line.decode("utf-8", "replace"))
             if text:
                 self._last_line = text
-                if self._progress is not None:
-                    self._progress(text)
+                self._tell(text)
+
+    def _tell(self, line: str) -> None:
+        """To whoever follows the run. A stderr that cannot be written (a full disk, a reader that has gone) takes away
+        the progress and must not take the result."""
+        try:
+            if self._progress is not None:
+                self._progress(line)
+        except Exception:
+            self._progress = None
 
     # ------------------------------------------------------------------ ending it
 

@@ -292,8 +292,11 @@ def probe_runner(config: ProbesConfig) -> Runner:
 
 
 def interpreter(python: str) -> str:
-    """Absolute path of a Python, "" when there is none. Its symlink is kept: it names the virtual environment."""
-    found = shutil.which(Path(python).expanduser())
+    """Absolute path of a Python, "" when there is none. Its symlink is kept: it names the virtual environment.
+
+    The text stays text: a ``Path`` would drop the "./" of "./python", which is then looked up in PATH instead.
+    """
+    found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 (see above)
     return str(Path(found).absolute()) if found else ""
 
 

@@ -24,6 +24,7 @@ from gpuwatch.diagnose.gpu_windows import (
     windows_of,
     without,
 )
+from gpuwatch.diagnose.process_use import sm_shares
 from gpuwatch.diagnose.steps import step_times
 from gpuwatch.diagnose.thresholds import GPM_LAG_NS
 from gpuwatch.model import (
@@ -96,7 +97,7 @@ def assemble(
         worker_stacks=tuple(s for s in job.stacks if s.pid in job.pids(Role.LOADER_WORKER) and s.threads),
         stack_errors=tuple(dict.fromkeys(s.error for s in job.stacks if s.error and not s.native)),
         source={(o.file, o.line): o.text for o in observations if isinstance(o, SourceLine)},
-        tenants=_tenants(own, job),
+        tenants=_tenants(own, job, sm_shares(_health(observations, indices), start, end)),
         command=job.infos[pid].command if pid in job.infos else "",
         mem_used_share=mem_used_share(own, devices),
         job_mem_bytes=job_memory(own, pid),
@@ -108,7 +109,7 @@ def assemble(
         ranks=_ranks(device_samples, job, indices),
         ceilings=dict(ceilings or {}),
         lost_devices=lost_devices(own),
-        health=tuple(o for o in observations if isinstance(o, DeviceHealth) and o.device_index in indices),
+        health=_health(observations, indices),
         events=tuple(o for o in observations if isinstance(o, EventRecord) and o.device_index in indices),
         job_mem_series=job_memory_series(own, pid),
         gone=ended_ns is not None,
@@ -266,13 +267,18 @@ def _ranks(samples: Sequence[DeviceSample], job: _Job, own: tuple[int, ...]) -> 
             busy = sum(w.busy * (w.end_ns - w.start_ns) for w in windows) / total
             seen = [(w.sm, w.end_ns - w.start_ns) for w in windows if w.sm is not None]
             sm = sum(value * ns for value, ns in seen) / total if len(seen) == len(windows) else None
-            found.append(Rank(info.pid, others, busy, sm, info.place.rank if info.place is not None else None))
+            number, use = info.place.rank if info.place is not None else None, job.use(info.pid)
+            found.append(Rank(info.pid, others, busy, sm, number, use.cpu_cores if use is not None else None))
     return tuple(found)
 
 
-def _tenants(samples: Sequence[DeviceSample], job: _Job) -> tuple[Tenant, ...]:
+def _tenants(samples: Sequence[DeviceSample], job: _Job, shares: Mapping[int, float]) -> tuple[Tenant, ...]:
     """Other compute processes on the same devices that are not part of this job."""
     ours = {i.pid for i in job.infos.values() if i.root_pid == job.pid} | {job.pid}
     pids = {p.pid for s in samples for p in s.processes if p.pid not in ours and "C" in p.kind}
     uses = ((pid, job.use(pid)) for pid in sorted(pids))
-    return tuple(Tenant(pid, use.cpu_cores if use else None) for pid, use in uses)
+    return tuple(Tenant(pid, use.cpu_cores if use else None, shares.get(pid)) for pid, use in uses)
+
+
+def _health(observations: Iterable[Observation], indices: tuple[int, ...]) -> tuple[DeviceHealth, ...]:
+    return tuple(o for o in observations if isinstance(o, DeviceHealth) and o.device_index in indices)

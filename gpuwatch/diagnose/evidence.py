@@ -65,6 +65,8 @@ class Tenant(Struct, frozen=True):
 
     pid: int
     cpu_cores: float | None
+    sm_share: float | None = None
+    """Of the window, in which its kernels ran, by the driver; None where that is not read."""
 
 
 class Rank(Struct, frozen=True):
@@ -76,6 +78,8 @@ class Rank(Struct, frozen=True):
     sm: float | None
     number: int | None = None
     """Its rank, where the environment says it."""
+    cpu_cores: float | None = None
+    """Of the process itself, without its children."""
 
 
 class Evidence(Struct, frozen=True):

@@ -1,25 +1,32 @@
 """Gates: what must be known before the loop itself is judged.
 
-Owns: no job, idle job, other tenants, CPU quota. Refuses: steady-state causes.
+Owns: no job, other tenants, CPU quota; which processes are at rest (what that means: idle.py). Refuses: steady-state
+causes.
 A gate that fires does not hide the others; it stands first when it explains them.
 """
 
 from __future__ import annotations
 
-from gpuwatch import units
+import msgspec
+
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.activity import Activity
-from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, place_text, row, rows, share_text
+from gpuwatch.diagnose.advice import GAIN_CAP, NO_GAIN, Bound, finding, gain_bound, row, rows, share_text
 from gpuwatch.diagnose.case import Case
 from gpuwatch.diagnose.driver import driven
 from gpuwatch.diagnose.evidence import Tenant
 from gpuwatch.diagnose.frames import Phase, phase_of
+from gpuwatch.diagnose.idle import BUSY_WAITS, at_rest
+from gpuwatch.diagnose.process_use import sm_shares
+from gpuwatch.diagnose.resting import Rest, Resting, resting
 from gpuwatch.model import Confidence, Finding, Severity
 
 _LOADER = (Activity.WAITING_FOR_DATA, Activity.PREPARING_DATA, Activity.RECEIVING_DATA, Activity.RESTARTING_WORKERS)
 
 _BEFORE_WORK = (*_LOADER, Activity.CHECKPOINTING, Activity.STARTING, Activity.COMPILING)
-"""A GPU that does nothing meanwhile may well have work to come."""
+
+_DECISIVE = frozenset({Rest.KERNEL, Rest.PERSON, Rest.SERVES})
+"""What the main thread of a process that rests says, whatever a compiler's or a tool's thread does beside it."""
 
 
 def not_a_job(case: Case) -> Finding | None:
@@ -30,40 +37,53 @@ def not_a_job(case: Case) -> Finding | None:
             "idle", "Nothing runs on this GPU.", 0.0, NO_GAIN, severity=Severity.INFO,
             remedy="None needed.", evidence=rows(*case.gpu_rows()),
         )  # fmt: skip
-    if case.busy >= t.NO_ACTIVITY_BUSY or e.window_s < t.MIN_WINDOW_S or not e.windows:
+    if e.window_s < t.MIN_WINDOW_S or not e.windows:
         return None
-    if case.account is not None and case.account.lost_in(*_BEFORE_WORK) > 0.5:
+    rest = resting(e)
+    cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
+    if case.busy >= t.NO_ACTIVITY_BUSY:
+        return at_rest(case, rest, cores) if rest is not None and _has_few_requests(case, rest, cores) else None
+    still, idle = e.busiest() < t.NO_ACTIVITY_BUSY and not e.workers, cores < t.IDLE_CPU_CORES
+    if still and rest is not None and (rest.kind in _DECISIVE if idle else _serves(rest)):
+        return at_rest(case, rest, cores)
+    if _prepares(case, rest if idle else None):
         return None
-    all_cores = case.main_cores + sum(p.cpu_cores or 0.0 for p in (*e.workers, *e.children))
-    if all_cores < t.IDLE_CPU_CORES and e.busiest() < t.NO_ACTIVITY_BUSY and not e.workers:
-        return _holds_memory(case, all_cores)
+    if still and (idle or _waits_for_others(case, rest)):
+        return at_rest(case, _in_collective(case, rest), cores)
     if case.main_cores >= t.MAIN_BUSY_CORES and _trains(case):
         return _model_on_cpu(case)
     return None
 
 
-def _holds_memory(case: Case, cores: float) -> Finding:
-    e = case.evidence
-    held = units.bytes_text(e.job_mem_bytes) if e.job_mem_bytes is not None else "memory"
-    place = case.account.location(Activity.WAITING) if case.account else None
-    return finding(
-        "idle_process_holds_memory",
-        f"Process {e.pid} holds {held} of the GPU and does nothing{place_text(place)}: no kernel, no CPU.",
-        1.0,
-        Bound(1.0, "there is nothing to speed up; the GPU would be free for others"),
-        severity=Severity.WARNING,
-        remedy="If nobody needs it any more, end it (a notebook: shut the kernel down); else free the memory while it "
-        "waits (del, gc.collect(), torch.cuda.empty_cache()), so that others can use the GPU.",
-        location=place,
-        evidence=rows(
-            row("GPU memory held", e.job_mem_bytes / 2**30 if e.job_mem_bytes is not None else None, "GiB", "NVML",
-                e.window_s),
-            row("CPU of the process and its children", cores, "cores", "/proc", e.window_s),
-            row("it sleeps in", e.main.wchans[0][0] if e.main and e.main.wchans else None, "", "/proc/PID/wchan",
-                e.window_s),
-            *case.gpu_rows(),
-        ),
-    )  # fmt: skip
+def _serves(rest: Resting) -> bool:
+    """Some servers look for requests without a pause: they are as idle as others."""
+    return rest.kind is Rest.SERVES and rest.share >= t.RESTS_ALL_THE_TIME
+
+
+def _has_few_requests(case: Case, rest: Resting, cores: float) -> bool:
+    """A server whose loop and handlers do nothing most of the time, as its CPU says too, lacks requests."""
+    few = case.busy < 0.5 and cores < t.WAITING_CPU_CORES and not case.evidence.workers
+    return few and rest.kind is Rest.SERVES and rest.share > 0.5 and rest.stacks >= t.MIN_STACKS
+
+
+def _prepares(case: Case, rest: Resting | None) -> bool:
+    """Whether a GPU that does nothing meanwhile may well have work to come. Of a process that rests, its frames tell a
+    loader from any other queue."""
+    other_queue = rest is not None and rest.kind not in (Rest.LOADER, Rest.UNKNOWN)
+    activities = [a for a in _BEFORE_WORK if not (other_queue and a is Activity.WAITING_FOR_DATA)]
+    return case.account is not None and case.account.lost_in(*activities) > 0.5
+
+
+def _waits_for_others(case: Case, rest: Resting | None) -> bool:
+    """Whether the process sleeps until somebody else has worked, such as the compiler that it has started."""
+    asleep = case.main_cores < t.WAITING_CPU_CORES
+    return asleep and rest is not None and rest.kind in BUSY_WAITS and rest.share >= t.RESTS_ALL_THE_TIME
+
+
+def _in_collective(case: Case, rest: Resting | None) -> Resting | None:
+    """A rank that sleeps in backward stands in autograd's frames; that it communicates, the account knows."""
+    told = case.account is not None and case.account.lost_in(Activity.COMMUNICATING) > 0.5
+    return msgspec.structs.replace(rest, kind=Rest.COLLECTIVE) if told and rest is not None else rest
 
 
 def _trains(case: Case) -> bool:
@@ -106,27 +126,39 @@ def lost(case: Case) -> Finding | None:
 
 
 def tenancy(case: Case) -> Finding | None:
-    """Another process computes on the same GPU."""
+    """Another process computes on the same GPU.
+
+    The driver says how much each process uses it. Where it does not, a tenant's CPU must do: one that feeds a GPU uses
+    some, but so does one that computes on the CPU alone; one whose CPU is not visible may do nothing at all.
+    """
     e = case.evidence
     working = [tenant for tenant in e.tenants if _works(tenant)]
     if not working or case.busy < 0.5:
+        return _unseen(case)
+    used = [tenant.sm_share for tenant in working if tenant.sm_share is not None]
+    measured = len(used) == len(working)
+    equal = case.busy * (1.0 - 1.0 / (len(working) + 1))
+    lost = case.busy * _turns(case, sum(used)) if measured else equal
+    if lost < t.NAMED_FROM:
         return None
-    share = 1.0 - 1.0 / (len(working) + 1)
     who = ", ".join(str(tenant.pid) for tenant in working[:4])
-    lost = share * case.busy
+    said = f", {share_text(sum(used))} of the time by the driver" if measured else ""
     return finding(
         "gpu_shared",
-        f"{_others(len(working))} (pid {who}) {'computes' if len(working) == 1 else 'compute'} on the same GPU: "
+        f"{_others(len(working))} (pid {who}) {'computes' if len(working) == 1 else 'compute'} on the same GPU{said}: "
         "kernels take turns, so this job runs slower although every GPU metric looks fine.",
         lost,
-        Bound(gain_bound(lost), "if the jobs take equal turns; time-slicing does not say who gets how much"),
+        Bound(
+            gain_bound(max(lost, equal)), "if the jobs take equal turns; time-slicing does not say who gets how much"
+        ),
         severity=Severity.WARNING,
         remedy="Give each job a GPU of its own, or a slice (MIG); MPS if they must share.",
-        confidence=Confidence.MEDIUM,
-        alternatives=("healthy",),
+        confidence=Confidence.HIGH if measured else Confidence.LOW,
+        alternatives=() if measured else ("healthy",),
         experiment="Stop the other job for ten seconds: the step time tells.",
         evidence=rows(
             row("other compute processes", float(len(working)), f"pid {who}", "NVML", e.window_s),
+            row("their SM use", 100 * sum(used) if measured else None, "%", "NVML process utilization", e.window_s),
             row("their CPU", sum(tenant.cpu_cores or 0.0 for tenant in working), "cores", "/proc", e.window_s),
             *case.gpu_rows(),
         ),
@@ -134,7 +166,41 @@ def tenancy(case: Case) -> Finding | None:
 
 
 def _works(tenant: Tenant) -> bool:
-    return tenant.cpu_cores is None or tenant.cpu_cores >= t.TENANT_CPU_CORES
+    if tenant.sm_share is not None:
+        return tenant.sm_share > 0.0
+    return tenant.cpu_cores is not None and tenant.cpu_cores >= t.TENANT_CPU_CORES
+
+
+def _turns(case: Case, others: float) -> float:
+    """The others' part of the time in which kernels ran. Their shares and ours are sampled one after the other and do
+    not sum to the whole."""
+    e = case.evidence
+    own = sm_shares(e.health, e.start_ns, e.end_ns).get(e.pid)
+    return others / (others + own) if own else min(1.0, others)
+
+
+def _unseen(case: Case) -> Finding | None:
+    """Of processes on the same GPU nothing tells whether they compute: most that only hold memory do not, so this is
+    told and costs nothing."""
+    e = case.evidence
+    unseen = [tenant for tenant in e.tenants if tenant.sm_share is None and tenant.cpu_cores is None]
+    if not unseen or case.busy < 0.5:
+        return None
+    who = ", ".join(str(tenant.pid) for tenant in unseen[:4])
+    equal = case.busy * (1.0 - 1.0 / (len(unseen) + 1))
+    return finding(
+        "gpu_shared",
+        f"{_others(len(unseen))} (pid {who}) {'has' if len(unseen) == 1 else 'have'} memory on the same GPU; whether "
+        "kernels take turns is not visible from here.",
+        0.0,
+        Bound(gain_bound(equal), "if they compute all the time, and the jobs take equal turns"),
+        severity=Severity.INFO,
+        remedy="Watch on the host, outside the container: there the other process can be seen.",
+        confidence=Confidence.LOW,
+        alternatives=("healthy",),
+        experiment="Stop the other process for ten seconds: the step time tells.",
+        evidence=rows(row("other processes", float(len(unseen)), f"pid {who}", "NVML", e.window_s), *case.gpu_rows()),
+    )
 
 
 def _others(count: int) -> str:

@@ -84,7 +84,7 @@ def judge(evidence: Evidence, found: Sequence[Moment]) -> Diagnosis:
 
 _BY_COUNTERS = frozenset(
     {"gpu_lost", "idle", "idle_process_holds_memory", "cpu_quota_throttled", "memory_bandwidth_bound", "hw_slowdown",
-     "thermal_throttle", "power_capped", "gpu_memory_nearly_full", "ecc_or_xid", "pcie_link_degraded",
+     "thermal_throttle", "power_capped", "gpu_shared", "gpu_memory_nearly_full", "ecc_or_xid", "pcie_link_degraded",
      "healthy"}
 )  # fmt: skip
 """Causes that rest on counters alone."""

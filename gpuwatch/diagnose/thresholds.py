@@ -165,12 +165,21 @@ LEAK_STEP_BYTES = 64 * 2**20
 """Growth in each third of the window. PyTorch's allocator asks the driver for 2 to 20 MiB at a time below that size."""
 
 TENANT_CPU_CORES = 0.20
-"""Another process on the GPU counts as a working tenant when its CPU is used or its stack launches."""
+"""Another process on the GPU counts as a working tenant from here, where the driver does not tell its SM use (H200:
+1.0 core beside 42 % of the SM time)."""
 MIN_STACKS = 8
 """Fewer samples of the main process say too little to split time by."""
 SURE_STACKS = 30
 """Below this a share of 0.1 is three samples or fewer: no verdict that rests on it is sure."""
 MIN_WINDOW_S = 3.0
+RESTS_ALL_THE_TIME = 0.8
+"""Share of the stacks, or of the readings of the kernel function, from which a process waits in one thing. A choice:
+one that sleeps shows 1.0 (H200: forgotten notebook, two jobs that waited for a message)."""
+FORGOTTEN_FROM_S = 60.0
+"""A window in which nothing at all happened, from which no wait of a job that goes on is the likelier reason. A choice:
+builds of data sets, of extensions and of caches take longer too, and their stacks say so."""
+MEMORY_MOVES_BYTES = 2 * 2**20
+"""PyTorch asks the driver for no less at a time; a process that rests asks for nothing."""
 HUNG_FROM_S = 5.0
 STARTUP_SHARE = 0.50
 STEPS_BETWEEN = 2

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuwatch import units
+from gpuwatch.export.cells import clean
 from gpuwatch.model import CounterGrowth, DeviceHealth, Num, value_or
 
 DUTY_FROM: Final = 0.005
@@ -95,7 +96,7 @@ def duty_text(health: DeviceHealth) -> str:
 
 def error_text(growth: CounterGrowth) -> str:
     """ "+12 PCIe replays"."""
-    return f"+{growth.count} {_ERRORS.get(growth.counter, growth.counter.replace('_', ' '))}"
+    return f"+{growth.count} {_ERRORS.get(growth.counter, clean(growth.counter).replace('_', ' '))}"
 
 
 def errors_text(health: DeviceHealth) -> str:

@@ -5,10 +5,10 @@ Owns: layout within a width. Refuses: judging, terminals, colours.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from gpuwatch import units
+from gpuwatch.export.cells import clean, pad, shorten, width_of, wrap
 from gpuwatch.model import (
     Absent,
     AccountShare,
@@ -29,8 +29,8 @@ _KEEP = "\u00a0"
 
 
 def diagnosis_lines(diagnosis: Diagnosis, devices: Sequence[Device] = (), width: int = 80) -> list[str]:
-    """The whole diagnosis, no line wider than ``width`` except where a path does not break."""
-    lines = _wrap(_title(diagnosis, devices), width, "")
+    """The whole diagnosis, no line wider than ``width`` cells: a longer path loses its beginning (JSON has it all)."""
+    lines = wrap(_title(diagnosis, devices), width)
     lines.append("")
     for place, finding in enumerate(diagnosis.findings):
         lines.extend(_finding(finding, width, first=place == 0))
@@ -51,14 +51,14 @@ def _title(diagnosis: Diagnosis, devices: Sequence[Device]) -> str:
     gpus = ", ".join(f"{i} {names.get(i, '')}".strip() for i in diagnosis.device_indices)
     job = f"pid {diagnosis.pid} {diagnosis.command}".strip() if diagnosis.pid else "no process"
     window = f"watched {units.seconds_text(diagnosis.window_s)}"
-    return f"GPU {gpus} | {textwrap.shorten(job, 60, placeholder=' ...')} | {window}"
+    return f"GPU {gpus} | {shorten(job, 60)} | {window}"
 
 
 def _finding(finding: Finding, width: int, *, first: bool) -> list[str]:
     head = f"{finding.severity.upper()} {finding.cause}"
     if not first:
         head = f"{finding.standing}: {head}"
-    lines = [head, *_wrap(finding.summary, width, "  ")]
+    lines = [head, *wrap(finding.summary, width, "  ")]
     if finding.lost_share >= 0.005 and finding.severity is not Severity.INFO:
         lines.extend(_labelled("costs", _cost(finding), width))
     lines.extend(_labelled("do", finding.remedy, width))
@@ -119,7 +119,7 @@ def _account(account: Sequence[AccountShare], width: int) -> list[str]:
         f"{_MARKS[i % len(_MARKS)]} {share.activity} {units.pct_text(100 * share.share)}".replace(" ", _KEEP)
         for i, share in enumerate(account)
     )
-    lines = _wrap(legend, width, " " * _LABEL)
+    lines = wrap(legend, width, " " * _LABEL)
     return [f"  {'time':<{_LABEL - 2}}[{bar}]", *(line.replace(_KEEP, " ") for line in lines)]
 
 
@@ -127,15 +127,15 @@ def _evidence(evidence: Iterable[EvidenceRow], width: int) -> list[str]:
     """Quantity, value, where it was read; a long value gets lines of its own."""
     lines = ["  evidence"]
     for row in evidence:
-        quantity = value_text(row)
-        source = row.source + (f", {row.note}" if row.note else "")
-        line = f"    {row.name:<36} {quantity:<18} {source}".rstrip()
-        if len(line) <= width:
+        name, quantity = clean(row.name), clean(value_text(row))
+        source = clean(row.source + (f", {row.note}" if row.note else ""))
+        line = f"    {pad(name, 36)} {pad(quantity, 18)} {source}".rstrip()
+        if width_of(line) <= width:
             lines.append(line)
-        elif len(quantity) <= width - 42:
-            lines.extend([f"    {row.name:<36} {quantity}", *_wrap(source, width, " " * 41)])
+        elif width_of(short := f"    {pad(name, 36)} {quantity}") <= width:
+            lines.extend([short, *wrap(source, width, " " * 41)])
         else:
-            lines.extend([f"    {row.name}", *_wrap(f"{quantity} ({source})", width, " " * 6)])
+            lines.extend([*wrap(name, width, "    "), *wrap(f"{quantity} ({source})", width, " " * 6)])
     return lines
 
 
@@ -149,16 +149,7 @@ def value_text(row: EvidenceRow) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=f"  {label:<{_LABEL - 2}}", subsequent_indent=" " * _LABEL,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def _wrap(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return wrap(text, width, f"  {label:<{_LABEL - 2}}", " " * _LABEL)
 
 
 def diagnosis_markdown(diagnosis: Diagnosis, devices: Sequence[Device] = ()) -> str:
@@ -174,7 +165,7 @@ def diagnosis_markdown(diagnosis: Diagnosis, devices: Sequence[Device] = ()) -> 
             lines.append(f"- costs: {_escape(_cost(finding))}")
         lines.append(f"- do: {_escape(finding.remedy)}")
         if finding.location is not None:
-            lines.append(f"- at: `{location_text(finding.location)}`")
+            lines.append(f"- at: {_code(location_text(finding.location))}")
         lines += ["", "| evidence | value | source | window |", "| --- | --- | --- | --- |"]
         for row in finding.evidence:
             value = f"{row.value:g}" if isinstance(row.value, float) else row.value
@@ -193,4 +184,9 @@ def diagnosis_markdown(diagnosis: Diagnosis, devices: Sequence[Device] = ()) -> 
 
 
 def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return clean(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _code(text: str) -> str:
+    """As code, also where a file's name has a backtick."""
+    return f"`` {clean(text)} ``" if "`" in text else f"`{clean(text)}`"

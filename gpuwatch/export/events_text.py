@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from gpuwatch import units
+from gpuwatch.export.cells import clean
 from gpuwatch.model import EventRecord, FindingSpan
 
 
@@ -22,7 +23,7 @@ def event_lines(spans: Sequence[FindingSpan], events: Sequence[EventRecord], now
 def _span(span: FindingSpan, now_ns: int) -> str:
     until = span.resolved_wall_ns or now_ns
     lasted = units.seconds_text((until - span.since_wall_ns) / 1e9)
-    end = f"over after {lasted} ({span.resolution})" if span.resolved_wall_ns else f"lasts since {lasted}"
+    end = f"over after {lasted} ({clean(span.resolution)})" if span.resolved_wall_ns else f"lasts since {lasted}"
     who = f"pid {span.pid}" if span.pid else "no process"
     gpus = ",".join(map(str, span.device_indices))
     worst = units.pct_text(100 * span.worst_lost_share)
@@ -32,7 +33,7 @@ def _span(span: FindingSpan, now_ns: int) -> str:
 def _event(event: EventRecord) -> str:
     gpu = str(event.device_index) if event.device_index >= 0 else "?"
     again = f" (and {event.repeats} more)" if event.repeats else ""
-    return f"{_at(event.wall_ns)}  GPU {gpu}  {event.text or event.kind.name.lower()}{again}"
+    return f"{_at(event.wall_ns)}  GPU {gpu}  {clean(event.text) or event.kind.name.lower()}{again}"
 
 
 def _at(wall_ns: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpuwatch import units
 from gpuwatch.export import card, unseen
+from gpuwatch.export.cells import clean, cut, pad
 from gpuwatch.export.reading import NodeView
 from gpuwatch.model import (
     NOT_READ,
@@ -64,7 +65,7 @@ def status_lines(view: NodeView, width: int = 80) -> list[str]:
     verdicts = list(_verdicts(view))
     if verdicts:
         lines += ["", *verdicts]
-    return [_clip(line, width) for line in lines]
+    return [cut(line, width) for line in lines]
 
 
 # The node.
@@ -98,7 +99,7 @@ def _one_digit(reading: Num) -> str:
 def _device_row(*cells: str) -> str:
     gpu, name, busy, sm, tensor, dram, memory, power, temp = cells
     return (
-        f"{gpu:>3} {_clip(name, 15):<15} {busy:>6} {sm:>5} {tensor:>6} {dram:>5} {memory:>16} {power:>9} {temp:>6}"
+        f"{gpu:>3} {pad(cut(name, 15), 15)} {busy:>6} {sm:>5} {tensor:>6} {dram:>5} {memory:>16} {power:>9} {temp:>6}"
     ).rstrip()
 
 
@@ -224,7 +225,7 @@ _REASONS = {
 
 def _process_row(*cells: str) -> str:
     gpu, pid, user, memory, cpu, command = cells
-    return f"{_clip(gpu, 5):>5} {pid:>8} {_clip(user, 10):<10} {memory:>9} {cpu:>7}  {command}".rstrip()
+    return f"{cut(gpu, 5):>5} {pid:>8} {pad(cut(clean(user), 10), 10)} {memory:>9} {cpu:>7}  {clean(command)}".rstrip()
 
 
 def _process_table(view: NodeView) -> Iterator[str]:
@@ -277,8 +278,4 @@ def _sum(readings: Sequence[Num]) -> Num:
 def _verdicts(view: NodeView) -> Iterator[str]:
     for diagnosis in view.diagnoses:
         subject = f"PID {diagnosis.pid}" if diagnosis.pid else f"GPU {units.ranges_text(diagnosis.device_indices)}"
-        yield f"why {subject}: {diagnosis.verdict.cause}: {diagnosis.verdict.summary}"
-
-
-def _clip(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+        yield f"why {subject}: {diagnosis.verdict.cause}: {clean(diagnosis.verdict.summary)}"

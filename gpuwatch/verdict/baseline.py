@@ -27,11 +27,15 @@ TRIM_MADS = 5.0
 """Three, as usual, cut healthy runs off short baselines: 1.6 % false alarms in 1000 simulated checks against 0.9 %."""
 MOST_TRIMMED = 0.3
 """When more than this share of the runs would have to go, they are not one population: nothing is trimmed."""
-SCHEMAS = ("gpuwatch.probe/1", "gpuwatch.probe-baseline/1", "gpuwatch.probe-check/1")
+_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""A file may be anything: a million brackets in each other, too."""
+SCHEMAS = ("gpuwatch.probe/1", "gpuwatch.probe-baseline/1", "gpuwatch.probe-check/1", "gpuwatch.probe-selftest/1")
+"""A selftest's runs are of one environment on one machine: what they differ by is the noise that a check allows for.
+Those of a comparison are of two environments, and no baseline."""
 
 
 class Document(Struct, frozen=True):
-    """What ``probe run --json``, ``probe check --json`` and ``probe baseline`` write. Other fields are skipped."""
+    """What ``run``, ``check`` and ``selftest`` write with ``--json``, and ``baseline``. Other fields are skipped."""
 
     schema: str
     results: tuple[ProbeResult, ...]
@@ -42,13 +46,13 @@ def decode(data: bytes, name: str) -> Document:
     """A document from its bytes. Raises RecordingError that names the file and what is wrong with it."""
     try:
         schema = msgspec.json.decode(data, type=_Head).schema
-    except msgspec.DecodeError as exc:
+    except _UNREADABLE as exc:
         raise RecordingError(f"{name}: not a result of gpuwatch probe: {exc}") from None
     if schema not in SCHEMAS:
         raise RecordingError(f"{name}: schema {schema!r}; expected one of {', '.join(SCHEMAS)}")
     try:
         return msgspec.json.decode(data, type=Document)
-    except msgspec.DecodeError as exc:
+    except _UNREADABLE as exc:
         raise RecordingError(f"{name}: damaged {schema}: {exc}") from None
 
 

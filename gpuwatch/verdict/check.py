@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 import msgspec
 from msgspec import Struct
 
 from gpuwatch.model import ProbeResult, ProbeStatus, ProbeValue
-from gpuwatch.verdict import baseline, fingerprint, quantities
-from gpuwatch.verdict.demands import demand_rows
+from gpuwatch.verdict import baseline, fingerprint, missing, quantities
+from gpuwatch.verdict.demands import demand_rows, idle_rules
 from gpuwatch.verdict.policy import Policy
 from gpuwatch.verdict.statistics import Difference, Interval, detectable_against, holm, prediction
 from gpuwatch.verdict.verdicts import Change, Judgement, Level, Row, Verdict, placed, row
@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True):
     vary: frozenset[str] = frozenset()
     """Settings that may differ from the baseline's."""
     strict: bool = False
+    probes: frozenset[str] = frozenset()
+    """Judge only these; all when empty."""
     whole_host: bool = False
     """The baseline is of this very host and every device was to be measured: one that is not there is lost."""
 
@@ -55,6 +57,8 @@ class _Candidate(Struct, frozen=True):
     effect: Difference = Difference(Interval(0.0, 0.0, 0.0), 1.0, 0.0)
     drift: str = ""
     clock: str = ""
+    runs: int = 0
+    """Accepted ones in the baseline: those that are trimmed say how noisy it is, and do not make it provisional."""
 
 
 def decide(interval: Interval, p: float, tolerance: float) -> Verdict:
@@ -109,10 +113,15 @@ def wrong_result(run: ProbeResult) -> bool:
 def check(base: Iterable[ProbeResult], new: Iterable[ProbeResult], settings: Settings, title: str = "") -> Judgement:
     """Judge ``new`` against ``base``. What the baseline has for these devices and is not there now is MISSING."""
     known, _refused = baseline.accepted(base)
+    new, policy = list(new), settings.policy
+    notes: list[str] = []
+    if settings.probes:
+        known = [run for run in known if run.probe in settings.probes]
+        notes, policy = policy.without(settings.probes), policy.only(settings.probes)
     candidates: list[_Candidate] = []
     rows: list[Row] = []
     differences: dict[tuple[str, str, str], Change] = {}
-    measured = baseline.grouped(new)
+    measured = baseline.grouped(run for run in new if not settings.probes or run.probe in settings.probes)
     for runs in measured.values():
         rows += failures(runs)
         good = [run for run in runs if failure(run)[0] is None]
@@ -129,13 +138,16 @@ def check(base: Iterable[ProbeResult], new: Iterable[ProbeResult], settings: Set
             rows.append(placed(row(good[0].probe, "", Verdict.NOT_COMPARABLE, fingerprint.explain(obstacles)), good[0]))
             continue
         for value in _values(side):
-            candidates.append(_candidate(side, good, value, settings.policy, spread))
+            candidates.append(_candidate(side, good, value, policy, spread))
     p_values = holm([candidate.effect.p for candidate in candidates])
     level = one_of(len(candidates))
-    rows += [_verdict(candidate, p, settings.policy, level) for candidate, p in zip(candidates, p_values, strict=True)]
-    rows += _missing(known, measured, settings)
-    rows += demand_rows([run for runs in measured.values() for run in runs if failure(run)[0] is None], settings.policy)
-    return Judgement(title, tuple(rows), tuple(differences.values()), strict=settings.strict)
+    rows += [_verdict(candidate, p, policy, level) for candidate, p in zip(candidates, p_values, strict=True)]
+    rows += missing.rows(known, new, policy, settings.whole_host)
+    tried = [run for runs in measured.values() for run in runs]
+    rows += demand_rows(new, [run for run in tried if failure(run)[0] is None], policy)
+    rows += missing.unknown(settings.probes - {run.probe for run in new} - {one.probe for one in rows})
+    notes += idle_rules(policy, [*known, *tried])
+    return Judgement(title, tuple(rows), tuple(differences.values()), tuple(notes), settings.strict)
 
 
 def _reference(known: Sequence[ProbeResult], run: ProbeResult) -> tuple[list[ProbeResult], float]:
@@ -171,7 +183,8 @@ def _candidate(
     def scores(runs: Iterable[ProbeResult]) -> list[float]:
         return [quantities.score(figure, value.higher_is_better) for figure in baseline.medians(runs, value.name)]
 
-    old, now = baseline.trimmed(scores(side), math.log1p(tolerance)), scores(good)
+    history, now = scores(side), scores(good)
+    old = baseline.trimmed(history, math.log1p(tolerance))
     one = placed(
         Row(
             *(run.probe, value.name, Verdict.MISSING, Level.CRITICAL),
@@ -200,8 +213,9 @@ def _candidate(
         high=quantities.share(difference.interval.high),
         noise=quantities.share(difference.deviation),
     )
-    drift = _drift(scores(side), now, math.log1p(tolerance))
-    return _Candidate(one, difference, drift, _clock_reason(side, good, difference.interval.estimate))
+    drift = _drift(history, now, math.log1p(tolerance))
+    clock = _clock_reason(side, good, difference.interval.estimate)
+    return _Candidate(one, difference, drift, clock, len(history))
 
 
 def _verdict(found: _Candidate, p: float, policy: Policy, alarm: float) -> Row:
@@ -212,7 +226,7 @@ def _verdict(found: _Candidate, p: float, policy: Policy, alarm: float) -> Row:
     tolerance = one.tolerance
     detectable = detectable_against(found.effect.deviation, one.n_before, one.n_after, alarm)
     rule = policy.rule(one.probe, one.value)
-    provisional = one.n_before < baseline.ENOUGH_RUNS
+    provisional = found.runs < baseline.ENOUGH_RUNS
     verdict = decide(effect, p, tolerance)
     reason, level = "", Level.OK
     if verdict is Verdict.SLOWER:
@@ -223,7 +237,7 @@ def _verdict(found: _Candidate, p: float, policy: Policy, alarm: float) -> Row:
     elif verdict is Verdict.AMBIGUOUS:
         reason, level = _more_runs(found.effect, one, alarm), rule.ambiguous or Level.WARN
     if provisional and level is not Level.OK:
-        reason = "; ".join(filter(None, (reason, f"the baseline is provisional, with {one.n_before} run(s)")))
+        reason = "; ".join(filter(None, (reason, f"the baseline is provisional, with {found.runs} run(s)")))
     least = quantities.share(detectable) if math.isfinite(detectable) else None
     return msgspec.structs.replace(one, verdict=verdict, level=level, reason=reason, detectable=least)
 
@@ -259,17 +273,3 @@ def _clock_reason(side: Iterable[ProbeResult], good: Iterable[ProbeResult], effe
     if before <= 0 or after <= 0 or effect >= 0 or math.log(after / before) > CLOCK_EXPLAINS * effect:
         return ""
     return f"the SM clock was {1 - after / before:.1%} lower ({after:.0f} MHz): power or heat, not the code"
-
-
-def _missing(known: Iterable[ProbeResult], measured: Collection[tuple[str, str]], settings: Settings) -> list[Row]:
-    """Probes that the baseline has for a device that was measured, or is lost, without any result now."""
-    here = {device for _probe, device in measured}
-    rows: dict[tuple[str, str], Row] = {}
-    for (probe, device), runs in baseline.grouped(known).items():
-        if (probe, device) in measured or not (device in here or settings.whole_host):
-            continue
-        lost = device not in here
-        reason = "the device is in this host's baseline and not here now" if lost else "in the baseline, not run now"
-        one = row(probe, "", Verdict.MISSING, reason, level=settings.policy.rule(probe).missing)
-        rows[device if lost else probe, device] = placed(one, runs[-1])
-    return list(rows.values())

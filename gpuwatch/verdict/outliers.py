@@ -10,7 +10,7 @@ deviation is poor, so the tolerance, 5 % at least, is what counts: healthy GPUs 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import msgspec
@@ -47,9 +47,14 @@ class _Seat(Struct, frozen=True):
         return f"{self.node} {run.device}"
 
 
-def outliers(nodes: Sequence[Node], max_regression: float | None = None, title: str = "") -> Judgement:
-    """Judge every device of every node against its peers."""
-    rows: list[Row] = []
+def outliers(
+    nodes: Sequence[Node],
+    max_regression: float | None = None,
+    title: str = "",
+    unread: Mapping[str, str] | None = None,
+) -> Judgement:
+    """Judge every device of every node against its peers. ``unread``: files without a result, and why not."""
+    rows = [row(name, "", Verdict.ERROR, reason) for name, reason in (unread or {}).items()]
     kinds: dict[tuple[str, str, str], list[_Seat]] = {}
     for node in nodes:
         for runs in baseline.grouped(node.results).values():

@@ -21,12 +21,13 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 from msgspec import Struct
 
 from gpuwatch.errors import ConfigError
+from gpuwatch.verdict.probe_run import PROBES
 from gpuwatch.verdict.quantities import base_unit
 from gpuwatch.verdict.verdicts import Level
 
@@ -75,6 +76,15 @@ class Policy(Struct, frozen=True):
             found = self.rules.get(key, Rule()).over(found)
         return found
 
+    def only(self, probes: Collection[str]) -> Policy:
+        """The rules that hold for these probes."""
+        return Policy({key: rule for key, rule in self.rules.items() if not key or key.partition(".")[0] in probes})
+
+    def without(self, probes: Collection[str]) -> list[str]:
+        """One line for each demand on a probe that is none of these: it was left out on purpose, and is not judged."""
+        others = (f"{probe}.{value}" for probe, value in self.demanded() if probe not in probes)
+        return [f"policy: {name} is demanded and was left out" for name in others]
+
     def demanded(self) -> list[tuple[str, str]]:
         """Probe and value of every quantity with an expected figure."""
         keys = (key for key, rule in self.rules.items() if rule.expect_min or rule.expect_max)
@@ -112,6 +122,11 @@ def percentage(text: object, where: str) -> float:
 
 
 def _probe(probe: str, keys: object, name: str) -> dict[str, Rule]:
+    names = tuple(spec.name for spec in PROBES)
+    if names and probe not in names:
+        near = difflib.get_close_matches(probe, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+        raise ConfigError(f"{name}: probe.{probe}: no such probe; {hint}")
     if not isinstance(keys, dict):
         raise ConfigError(f"{name}: probe.{probe}: must be a table, such as [probe.{probe}]")
     own = {key: value for key, value in keys.items() if not isinstance(value, dict)}

@@ -40,6 +40,8 @@ class Verdict(enum.StrEnum):
     SLOWER = "SLOWER"
     AMBIGUOUS = "AMBIGUOUS"
     """The runs are too few or too noisy to say."""
+    MET = "MET"
+    """A figure that the policy demands is reached."""
     BELOW = "BELOW"
     """Below the figure that the policy demands."""
     OUTLIER = "OUTLIER"
@@ -69,6 +71,7 @@ LEVELS = {
     Verdict.FASTER: Level.OK,
     Verdict.SLOWER: Level.WARN,
     Verdict.AMBIGUOUS: Level.WARN,
+    Verdict.MET: Level.OK,
     Verdict.BELOW: Level.CRITICAL,
     Verdict.OUTLIER: Level.WARN,
     Verdict.WRONG_RESULT: Level.CRITICAL,
@@ -149,7 +152,7 @@ class Judgement(Struct, frozen=True):
     @property
     def level(self) -> Level:
         """The worst: critical, warn, unknown, ok. All skipped is SKIP; nothing judged is UNKNOWN."""
-        return overall((row.level for row in self.rows), self.strict)
+        return self.outcome()[0]
 
     @property
     def exit_code(self) -> int:
@@ -159,16 +162,35 @@ class Judgement(Struct, frozen=True):
     @property
     def exit_reason(self) -> str:
         """Why this exit code, one line."""
-        level = self.level
-        rows = [row for row in self.rows if row.level is level]
+        return self.outcome()[1]
+
+    def counted(self, row: Row, lenient: bool = False) -> Level:
+        """What a row counts as. ``lenient``: a warning counts as OK. What is not there may be no fault, and is never
+        a pass."""
+        level = Level.OK if lenient and row.level is Level.WARN else row.level
+        return Level.NOTE if level is Level.OK and row.verdict is Verdict.MISSING else level
+
+    def outcome(self, lenient: bool = False) -> tuple[Level, str]:
+        """The level of all rows together and the reason for it, one line.
+
+        ``lenient`` adds up anew instead of changing the end: below a warning may be a probe that could not run.
+        """
+        level = overall((self.counted(row, lenient) for row in self.rows), self.strict)
+        rows = [row for row in self.rows if self.counted(row, lenient) is level]
         if not rows:
-            return "nothing was measured and judged"
-        first = f"{rows[0].name}{f' on {rows[0].device}' if rows[0].device else ''}"
-        if level is Level.OK:
-            return _passed(rows)
-        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        why = f": {rows[0].reason}" if rows[0].reason else ""
-        return f"{first}{more} {rows[0].verdict.value}{why}"
+            return level, "nothing was measured and judged"
+        warned = [row for row in rows if row.level is Level.WARN]
+        if level is Level.OK and not (lenient and warned):
+            return level, _passed(rows)
+        return level, _first(warned) + ": a warning, let pass" if level is Level.OK else _first(rows)
+
+
+def _first(rows: Sequence[Row]) -> str:
+    """What the first of these rows says, and how many more there are."""
+    first = f"{rows[0].name}{f' on {rows[0].device}' if rows[0].device else ''}"
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    why = f": {rows[0].reason}" if rows[0].reason else ""
+    return f"{first}{more} {rows[0].verdict.value}{why}"
 
 
 def _passed(rows: Sequence[Row]) -> str:
@@ -176,8 +198,9 @@ def _passed(rows: Sequence[Row]) -> str:
     was compared with nothing was measured."""
     if all(row.verdict is Verdict.MEASURED for row in rows):
         return f"{len(rows)} quantities measured" if len(rows) > 1 else "one quantity measured"
-    unclear = sum(row.verdict is Verdict.AMBIGUOUS for row in rows)
-    clear = len(rows) - unclear
+    # A quantity may be compared with the baseline and meet demands too: it is one quantity.
+    hidden = {(row.name, row.device) for row in rows if row.verdict is Verdict.AMBIGUOUS}
+    unclear, clear = len(hidden), len({(row.name, row.device) for row in rows} - hidden)
     if not clear:
         return f"nothing found, but nothing proved: {unclear} of {unclear} too noisy to tell"
     said = "one quantity, as it should be" if clear == 1 else f"{clear} quantities as they should be"

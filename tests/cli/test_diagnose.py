@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from diagnose import builders as b
+from rich.cells import cell_len
 
 from gpuwatch.cli.diagnose import exit_code
 from gpuwatch.cli.main import run
 from gpuwatch.cli.options import undecided_or_none
 from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.diagnose.undecided import undecided
-from gpuwatch.export.diagnosis_text import account_bar, diagnosis_lines
-from gpuwatch.model import AccountShare
+from gpuwatch.export.diagnosis_text import account_bar, diagnosis_lines, diagnosis_markdown
+from gpuwatch.model import AccountShare, Frame, SourceLine
 from gpuwatch.replay.format import Writer
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
@@ -43,6 +45,29 @@ def test_the_text_fits_eighty_columns(name: str, capsys: Capture) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines
     assert max(map(len, lines)) <= 80
+
+
+_LINES = {
+    "japanese": "ロス.append(float(損失))  # 損失を毎ステップ読み出して記録する処理です。とても長い説明が続きます" * 2,
+    "escapes": "loss.item()  # \x1b]0;title\x07\x1b[2J\x9b31m \u202egnissecorp",
+    "emoji and marks": "print('🚀' * 3, loss.item())  # " + "e\u0301🔥" * 60,
+    "one long word": "x=float(" + "a+" * 90 + "b)",
+}
+
+
+@pytest.mark.parametrize("name", _LINES)
+@pytest.mark.parametrize("folder", ["very_long_directory_name/", "とても長いディレクトリ名/"])
+def test_no_line_or_path_of_a_job_breaks_the_columns_or_reaches_the_terminal_as_control(name: str, folder: str) -> None:
+    file = "/home/ann/" + folder * 6 + "train.py"
+    stand = (Frame("fit", file, 35), Frame("<module>", file, 90))
+    seen = [b.inventory(), *b.gpu([40]), *b.ticks(b.process(b.PID, 1.0)), *b.host(), *b.stacks([(stand, True)])]
+    d = diagnose([*seen, SourceLine(b.PID, b.times()[0], file, 35, _LINES[name])], b.PID)
+    d = msgspec.structs.replace(d, command="python \x1b[31m" + file + " --名前 " + "値" * 40)
+    lines = diagnosis_lines(d, b.inventory().devices)
+    assert max(map(cell_len, lines)) <= 80
+    assert all(line.isprintable() for line in lines)
+    assert any("train.py:35" in line for line in lines)
+    assert all(line.isprintable() for line in diagnosis_markdown(d).splitlines())
 
 
 def test_the_text_says_cause_cost_remedy_place_and_account(capsys: Capture) -> None:

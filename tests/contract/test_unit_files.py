@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpuwatch.daemon import probe_locks
 from gpuwatch.daemon.endpoint import DIRECTORY_MODE, UMASK
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
@@ -72,6 +74,24 @@ def test_modes_in_the_unit_are_those_of_the_program() -> None:
     assert int(unit["Service.UMask"][0], 8) == UMASK
     assert int(unit["Service.RuntimeDirectoryMode"][0], 8) == DIRECTORY_MODE
     assert unit["Service.RuntimeDirectory"] == ["gpuwatch"]
+
+
+@pytest.mark.parametrize("name", ["gpuwatchd.service", "gpuwatchd-user.service"])
+def test_a_probe_of_the_daemon_and_one_of_a_user_keep_out_of_each_others_way(name: str, tmp_path: Path) -> None:
+    unit = parsed(name)
+    if "Service.ProtectSystem" in unit or "Service.ReadOnlyPaths" in unit:
+        # "-": a machine without the folder has a daemon all the same.
+        assert unit["Service.ReadWritePaths"] == ["-/run/lock"]
+    else:
+        assert "Service.PrivateTmp" not in unit
+    before = os.umask(int(unit["Service.UMask"][0], 8))
+    try:
+        held = probe_locks.lock_gpu("GPU-11", tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "gpuwatch-probe-GPU-11.lock").stat().st_mode) == 0o644, "others cannot lock it"
+    assert probe_locks.lock_gpu("GPU-11", tmp_path) == -1
+    os.close(held)
 
 
 def test_the_user_of_the_service_is_the_one_that_sysusers_makes() -> None:

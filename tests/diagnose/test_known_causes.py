@@ -78,7 +78,7 @@ def test_without_stacks_nothing_is_claimed_with_certainty_that_needs_them(name: 
     # A synchronising line cannot be told from a launching one by counters: the finding names both.
     allowed = CAUSES[name] | {"unattributed"} | ({"launch_bound"} if name == "item_each_layer" else set())
     assert diagnosis.verdict.cause in allowed
-    by_counters = {"cpu_quota_throttled", "memory_bandwidth_bound", "idle_process_holds_memory"}
+    by_counters = {"cpu_quota_throttled", "memory_bandwidth_bound", "idle_process_holds_memory", "gpu_shared"}
     if diagnosis.verdict.cause not in by_counters:
         assert diagnosis.verdict.confidence is not Confidence.HIGH
 

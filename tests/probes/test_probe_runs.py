@@ -133,12 +133,14 @@ def test_a_rank_that_dies_is_a_failure_with_its_reason_and_leaves_nobody_behind(
 
 def test_torchruns_ranks_measure_together_and_agree(tmp_path: Path) -> None:
     command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(FOLDER), "allreduce"]
-    done = start([*command, "--json", "--device", "cpu", *SMALL["allreduce"]], tmp_path)
+    done = start([*command, "--json", "--every-rank", "--device", "cpu", *SMALL["allreduce"]], tmp_path)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-500:]
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
     assert [answer["status"] for answer in answers] == ["ok", "ok"]
     assert answers[0]["settings"]["ranks"] == "2"
     assert answers[0]["values"] == answers[1]["values"], "each sample is the slowest rank's"
+    done = start([*command, "--json", "--device", "cpu", *SMALL["allreduce"]], tmp_path)
+    assert json.loads(done.stdout)["status"] == "ok", "one object, which is that of rank 0"
 
 
 def _read(path: Path) -> bytes:

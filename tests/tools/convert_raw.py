@@ -3,9 +3,9 @@
     python tests/tools/convert_raw.py IN.jsonl.gz OUT.gwrec
 
 The input is gzipped JSON lines ``{"t": unix seconds, "k": kind, …}``: ``meta`` (pid of the job), ``nvml`` (GPM
-between two readings, NVML values), ``proc`` (raw ``/proc/PID`` texts), ``sys`` (raw host texts), ``stack`` and
-``wstack`` (threads of the main process and of its children), ``native`` (collapsed stacks with native frames).
-Everything else in it, the job's own result too, is left out: the diagnosis must not see it.
+between two readings, NVML values, process utilization), ``proc`` (raw ``/proc/PID`` texts), ``sys`` (raw host texts),
+``stack`` and ``wstack`` (threads of the main process and of its children), ``native`` (collapsed stacks with native
+frames). Everything else in it, the job's own result too, is left out: the diagnosis must not see it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gpuwatch.model import (
     CgroupSample,
     CoreGroup,
     Device,
+    DeviceHealth,
     DeviceProcess,
     DeviceSample,
     Frame,
@@ -41,6 +42,7 @@ from gpuwatch.model import (
     ProcessInfo,
     ProcessSample,
     ProcessTick,
+    ProcessUtil,
     Reason,
     Role,
     StackSample,
@@ -90,6 +92,7 @@ class Converter:
         self._memory: Int = NOT_READ
         self._temperature: Int = NOT_READ
         self._processes: tuple[DeviceProcess, ...] = ()
+        self._util_seen_us = 0
         self._cpu: dict[int, parse.CpuTimes] = {}
         self._pressure: dict[str, tuple[float, parse.PressureTotals]] = {}
         self._cpu_at: dict[tuple[int, int], tuple[float, int]] = {}
@@ -115,9 +118,11 @@ class Converter:
 
     def _one(self, kind: str, row: Row) -> Sequence[Observation]:
         """What a line of its own says; nothing of one that is cut or of an unknown kind."""
-        single = {"nvml": self._device, "sys": self._host, "stack": self._stack, "wstack": self._stack}
+        single = {"sys": self._host, "stack": self._stack, "wstack": self._stack}
         if kind == "native":
             found = _tried(lambda: tuple(self._native(row)))
+        elif kind == "nvml":
+            found = _tried(lambda: (self._device(row), *(_tried(lambda: tuple(self._health(row))) or ())))
         elif kind in single:
             found = _tried(lambda: (single[kind](row),))
         else:
@@ -170,6 +175,22 @@ class Converter:
             nvlink_rx_bytes_per_s=NOT_SUPPORTED, nvlink_tx_bytes_per_s=NOT_SUPPORTED,
             processes=self._processes, processes_absent=None,
         )  # fmt: skip
+
+    def _health(self, row: Row) -> Iterator[DeviceHealth]:
+        """What each listed process used since the reading before. The driver names only those that were active since
+        the stamp it was asked from; its first answer is of an unknown past and teaches the stamp."""
+        if not isinstance(row.get("putil"), list):
+            return
+        newest: dict[int, tuple[int, int, int]] = {}
+        for pid, stamp_us, sm, memory in row["putil"]:
+            if stamp_us > max(self._util_seen_us, newest.get(pid, (0,))[0]):
+                newest[int(pid)] = (int(stamp_us), int(sm), int(memory))
+        first = not self._util_seen_us
+        self._util_seen_us = max((stamp for stamp, _, _ in newest.values()), default=self._util_seen_us)
+        if first and newest:
+            return
+        utils = tuple(ProcessUtil(p.pid, *newest.get(p.pid, (0, 0, 0))[1:], 0, 0) for p in self._processes)
+        yield DeviceHealth(0, self._ns(row), process_utils=utils, process_utils_absent=None)
 
     def _tick(self, group: list[Row]) -> Sequence[ProcessTick]:
         samples, infos = [], []

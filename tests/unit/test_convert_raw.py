@@ -11,6 +11,7 @@ from tools import convert_raw
 
 from gpuwatch.model import (
     CgroupSample,
+    DeviceHealth,
     DeviceSample,
     Frame,
     HostSample,
@@ -114,6 +115,26 @@ def test_processes_are_told_by_what_they_are(observations: tuple[Observation, ..
     assert (main.role, main.command, main.device_indices) == (Role.MAIN, "python3 fit.py", (0,))
     assert (worker.role, worker.root_pid) == (Role.LOADER_WORKER, 40)
     assert ticks[1].samples[0].cpu_pct == pytest.approx(100.0)
+
+
+def test_what_each_process_used_of_the_gpu_is_kept_but_not_of_an_unknown_past(tmp_path: Path) -> None:
+    def reading(seconds: float, *used: list[int]) -> dict[str, object]:
+        return {"t": seconds, "k": "nvml", "procs": [[40, 500], [77, 9]], "putil": list(used)}
+
+    lines = (
+        JOB[0],
+        reading(100.0, [40, 1_000_000, 93, 5]),
+        reading(100.5, [40, 1_500_000, 60, 20], [77, 1_400_000, 35, 9]),
+        reading(101.0, [40, 1_500_000, 60, 20], [40, 2_000_000, 99, 30]),
+        reading(101.5),
+        {"t": 102.0, "k": "nvml", "putil": [["cut"]]},
+        {"t": 102.1, "k": "nvml", "util": [1, 1]},
+    )
+    convert_raw.convert(raw(tmp_path / "in.jsonl.gz", *lines), tmp_path / "out.gwrec")
+    seen = load(tmp_path / "out.gwrec")
+    used = [[(u.pid, u.sm_pct) for u in o.process_utils] for o in seen if isinstance(o, DeviceHealth)]
+    assert used == [[(40, 60), (77, 35)], [(40, 99), (77, 0)], [(40, 0), (77, 0)]]
+    assert len([o for o in seen if isinstance(o, DeviceSample)]) == 6
 
 
 def test_the_quota_and_the_host_are_kept(observations: tuple[Observation, ...]) -> None:

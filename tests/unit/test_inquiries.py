@@ -89,10 +89,17 @@ def test_a_job_that_was_there_before_us_is_not_kept_waiting() -> None:
 
 def test_a_start_up_or_an_unclear_verdict_is_looked_at_again_as_soon_as_a_burst_is_allowed() -> None:
     low = lambda second: (sample(second, busy=12.0),)  # noqa: E731
-    for cause, again in (("warming_up", 180), ("unattributed", 180), ("launch_bound", 420)):
+    unclear, told = Severity.WARNING, Severity.INFO
+    # A server that waits for requests is unattributed too, told without a fault: nothing is left to be found out.
+    for cause, severity, again in (
+        ("warming_up", told, 180),
+        ("unattributed", unclear, 180),
+        ("unattributed", told, 420),
+        ("launch_bound", told, 420),
+    ):
         decider = Decider(DiagnosisConfig())
         assert first_due(decider, low, range(100, 200), begin=True) == 120
-        finding = Finding(cause, "s", Severity.INFO, 0.1, 1.0, "b", Confidence.LOW)
+        finding = Finding(cause, "s", severity, 0.1, 1.0, "b", Confidence.LOW)
         decider.concluded(Diagnosis(17, (0,), 8.0, (finding,)))
         assert first_due(decider, low, range(121, 1000)) == again
 

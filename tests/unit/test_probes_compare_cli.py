@@ -162,6 +162,28 @@ def test_a_machine_that_still_reaches_its_baseline_passes_and_a_slower_one_does_
     assert run([*check, "--max-regression", "80%", "--results", "now.json"]) == 0
     monkeypatch.setenv("SPEED", "0.87")
     assert run([*check, "--fail-on", "critical"]) == 0
+    capsys.readouterr()
+    assert run([*check, "--fail-on", "critical", "--nagios"]) == 0
+    assert capsys.readouterr().out.startswith("GPUWATCH PROBE OK - copies.rate on cpu SLOWER: a warning, let pass | ")
+    assert run([*check, "--exit-zero", "--nagios"]) == 0
+    assert capsys.readouterr().out.startswith("GPUWATCH PROBE OK - copies.rate on cpu SLOWER | ")
+    crashes = "import os, sys\nif sys.argv[1] == 'launch': os.abort()\n" + PROBE
+    (machine / "gpuwatch_probes" / "__main__.py").write_text(crashes)
+    assert run([*check, "copies", "launch", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "warn"
+    assert run([*check, "copies", "launch", "--fail-on", "critical", "--json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["exit_code"], answer["exit_reason"][:35]) == (3, "launch on cpu ERROR: the probe ende")
+
+
+def test_a_crash_on_a_cpu_says_nothing_about_the_machine(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["copies", "launch", "--device", "cpu", "--runs", "2", "--out", "two.json"]
+    assert run(["probe", "baseline", *arguments]) == 0
+    crashes = "import os, sys\nif sys.argv[1] == 'launch': os.abort()\n" + PROBE
+    (machine / "gpuwatch_probes" / "__main__.py").write_text(crashes)
+    capsys.readouterr()
+    assert run(["probe", "check", "--baseline", "two.json", "--device", "cpu"]) == 3
+    assert "MISSING" not in capsys.readouterr().out
 
 
 def test_a_baseline_is_never_overwritten_and_grows_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,13 +213,17 @@ def test_a_baseline_of_nothing_is_not_written(
     assert "copies on cpu: left out, failed: the probe ended with signal 6" in captured.err
     assert not Path("base.json").exists()
     assert baseline("--force") == 64
-    assert run(["probe", "baseline", "copies", "--device", "cpu", "--runs", "1", "--out", "/nowhere/b.json"]) == 3
 
 
 def test_a_policy_alone_is_a_check(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text('[probe.copies.rate]\nexpect_min = "60 GB/s"\nsource = "acceptance"\n')
     assert run(["probe", "check", "--policy", "p.toml", "--device", "cpu"]) == 2
     assert "at least 60 GB/s demanded (acceptance)" in capsys.readouterr().out
+    Path("p.toml").write_text(
+        '[probe.copies.rate]\nexpect_min = "40 GB/s"\n[probe.memory.copy]\nexpect_min = "1 GB/s"\n'
+    )
+    assert run(["probe", "check", "copies", "--policy", "p.toml", "--device", "cpu"]) == 0
+    assert "note: policy: memory.copy is demanded and was left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -208,7 +234,7 @@ def test_a_policy_alone_is_a_check(capsys: pytest.CaptureFixture[str]) -> None:
         (["--baseline", "bad.json"], 65, "bad.json: not a result of gpuwatch probe"),
         (["--policy", "bad.toml"], 78, "bad.toml: default.max: unknown key"),
         (["--policy", "latin.toml"], 78, "latin.toml: not UTF-8"),
-        (["--policy", "p.toml", "--max-regression", "5"], 78, "--max-regression: '5': expected a percentage"),
+        (["--policy", "p.toml", "--max-regression", "5"], 64, "--max-regression: '5': expected a percentage"),
     ],
 )
 def test_a_wrong_file_is_one_line(
@@ -222,6 +248,90 @@ def test_a_wrong_file_is_one_line(
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["probe", "compare", "copies", "--device", "cpu", "--a", "x", "--b", "y", "--max-regression", "5"],
+        ["probe", "selftest", "copies", "--device", "cpu", "--max-regression", "500%"],
+        ["probe", "outliers", ".", "--max-regression", "5"],
+    ],
+    ids=["compare", "selftest", "outliers"],
+)
+def test_a_wrong_percentage_on_the_command_line_is_a_usage_error(
+    machine: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("n.json").write_text("{}")
+    assert run(arguments) == 64
+    assert "--max-regression: " in capsys.readouterr().err
+    assert not (machine / "turns").exists(), "before anything is measured"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--baseline", "none.json"], "none.json: No such file or directory"),
+        (["--baseline", "bad.json"], "bad.json: not a result of gpuwatch probe: Input data was truncated"),
+        (["--policy", "bad.toml"], "bad.toml: default.max: unknown key"),
+        ([], "nothing to check against"),
+        (["zzz", "--baseline", "none.json"], "none.json"),
+    ],
+)
+def test_a_monitor_is_told_on_its_one_line_that_a_check_could_not_begin(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.json").write_text("{")
+    Path("bad.toml").write_text("[default]\nmax = 3\n")
+    assert run(["probe", "check", "--nagios", *arguments]) == 3
+    printed = capsys.readouterr()
+    assert printed.out.startswith("GPUWATCH PROBE UNKNOWN - ")
+    assert says in printed.out
+    assert (printed.out.count("\n"), printed.err) == (1, "")
+
+
+@pytest.mark.parametrize("out", ["nowhere/base.json", "file/base.json"])
+def test_a_baseline_that_cannot_be_written_is_told_before_minutes_of_measuring(
+    machine: Path, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").touch()
+    assert run(["probe", "baseline", "copies", "--device", "cpu", "--out", out]) == 73
+    assert capsys.readouterr().err == f"gpuwatch: {out}: no folder {Path(out).parent}\n"
+    assert not (machine / "turns").exists()
+
+
+def test_a_check_of_results_judges_the_probes_that_were_named(capsys: pytest.CaptureFixture[str]) -> None:
+    measure = ["copies", "launch", "--device", "cpu"]
+    assert run(["probe", "baseline", *measure, "--out", "base.json"]) == 0
+    capsys.readouterr()
+    run(["probe", "run", *measure, "--json"])
+    Path("now.json").write_text(capsys.readouterr().out)
+
+    def judged(*names: str) -> tuple[int, list[tuple[str, str]]]:
+        code = run(["probe", "check", *names, "--baseline", "base.json", "--results", "now.json", "--json"])
+        answer = json.loads(capsys.readouterr().out)
+        return code, [(row["probe"], row["verdict"]) for row in answer["rows"]]
+
+    assert judged() == (0, [("copies", "SAME"), ("launch", "SAME")])
+    assert judged("launch") == (0, [("launch", "SAME")])
+    assert judged("launch", "conv") == (3, [("launch", "SAME"), ("conv", "NOT_AVAILABLE")]), "nobody has it"
+    text = json.loads(Path("now.json").read_text())
+    Path("now.json").write_text(json.dumps({**text, "results": text["results"][:1]}))
+    assert judged("launch") == (2, [("launch", "MISSING")])
+    assert judged("copies") == (0, [("copies", "SAME")])
+
+
+def test_the_noise_that_a_selftest_has_learned_is_a_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    selftest = ["probe", "selftest", "copies", "--device", "cpu", "--pairs", "4", "--seed", "3", "--json"]
+    assert run(selftest) == 0
+    learned = capsys.readouterr().out
+    Path("noise.json").write_text(learned)
+    assert run(["probe", "check", "--baseline", "noise.json", "--device", "cpu", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["verdict"], row["n_before"]) == ("SAME", 8)
+    assert row["noise"] == pytest.approx(json.loads(learned)["rows"][0]["noise"], rel=1.0)
+    assert run(["probe", "baseline", "--from", "noise.json", "--out", "base.json"]) == 0
+    assert capsys.readouterr().out == "copies on Fake CPU: 8 run(s)\n"
 
 
 # --------------------------------------------------------------------------- outliers
@@ -239,6 +349,25 @@ def test_the_bad_node_of_a_folder_is_named(machine: Path, capsys: pytest.Capture
     assert run(["probe", "outliers", str(folder)]) == 2
     out = capsys.readouterr().out
     assert "CRITICAL: copies.rate on node4 cpu OUTLIER: 40.0% worse than the middle of 5" in out
+    damaged = {
+        "empty.json": b"",
+        "cut.json": json.dumps(document).encode()[:200],
+        "deep.json": b"[" * 100_000,
+        "latin.json": b'{"schema": "\xe4"}',
+        "none.json": json.dumps({**document, "results": []}).encode(),
+        "other.json": b"{}",
+    }
+    for name, data in damaged.items():
+        (folder / name).write_bytes(data)
+    assert run(["probe", "outliers", str(folder), "--json"]) == 2, "the bad node is still named"
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert sorted(row["probe"] for row in rows if row["verdict"] == "ERROR") == sorted(damaged)
+    assert not any(str(folder) in row["reason"] for row in rows)
+    for name in damaged:
+        if name != "none.json":
+            assert run(["probe", "check", "--baseline", str(folder / name)]) == 65
+            assert capsys.readouterr().err.startswith(f"gpuwatch: {folder / name}: ")
+        (folder / name).unlink()
     for name in ("node4.json", "node3.json"):
         (folder / name).unlink()
     assert run(["probe", "outliers", str(folder)]) == 3

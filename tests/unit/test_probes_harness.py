@@ -216,7 +216,7 @@ def test_probes_run_on_python_38_and_need_only_torch(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
     allowed = {"torch", "PIL", "__future__", "collections", "argparse", "importlib", "io", "json", "math", "os"}
     allowed |= {"concurrent", "contextlib", "ctypes", "datetime", "gc", "mmap", "queue", "shutil", "subprocess"}
-    allowed |= {"tempfile", "zlib"}
+    allowed |= {"fcntl", "signal", "stat", "tempfile", "zlib"}
     allowed |= {"pathlib", "platform", "random", "re", "sys", "time", "types", "typing", "warnings"}
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

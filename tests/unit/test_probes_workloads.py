@@ -158,6 +158,17 @@ def test_wrong_attention_and_a_missing_gradient_are_found() -> None:
     assert error(output * math.nan, gradients) == math.inf
 
 
+def test_gradients_that_must_be_zero_are_right_when_they_are() -> None:
+    query, key, value, above = attention.tensors(cpu(), attention.Shape(1, 1, 1), "fp32")
+    inputs = tuple(tensor.requires_grad_(True) for tensor in (query, key, value))
+    output = attention.attend(torch, *inputs)
+    pulled = torch.autograd.grad(output, inputs, above)
+    right = attention.attention_error(torch, inputs, above, output, pulled)
+    assert right < attention.TOLERANCE["fp32"], "over one position the weights are 1 whatever query and key are"
+    wrong = attention.attention_error(torch, inputs, above, output, (pulled[0], pulled[1] + 0.1, pulled[2]))
+    assert wrong > attention.TOLERANCE["fp32"]
+
+
 def test_a_back_end_that_is_not_there_is_noted_and_other_errors_are_not() -> None:
     assert "No available kernel" in attention.unavailable(RuntimeError("No available kernel. Aborting execution."))
     assert attention.unavailable(RuntimeError("CUDA out of memory.")) == "it does not fit in memory"
@@ -354,4 +365,5 @@ def test_bus_bandwidth_is_counted_as_others_count_it() -> None:
     assert allreduce.bus_factor("all_gather", 8) == 0.875
     assert allreduce.bus_factor("send_recv", 8) == 1.0
     assert allreduce.own_rank({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == allreduce.Ranks(3, 8, 1)
+    assert allreduce.own_rank({"RANK": "first", "WORLD_SIZE": "8"}) is None
     assert allreduce.own_rank({}) is None

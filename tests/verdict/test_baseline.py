@@ -9,8 +9,9 @@ from gpuwatch.errors import RecordingError
 from gpuwatch.export.jsonable import document, dumps
 from gpuwatch.model import ProbeStatus
 from gpuwatch.verdict import baseline, catalogue, fingerprint
+from gpuwatch.verdict.check import Settings, check
 from gpuwatch.verdict.quantities import base_unit, converted, tolerance
-from gpuwatch.verdict.verdicts import Change
+from gpuwatch.verdict.verdicts import Change, Level, Verdict
 from verdict.parts import SETTINGS, result, runs, value
 
 
@@ -164,3 +165,12 @@ def test_the_catalogue_is_what_the_probes_say_of_themselves() -> None:
     assert [msgspec.structs.astuple(spec) for spec in catalogue.load()] == [
         (*info[:4], float(info.gpu_s), float(info.cpu_s), info.disturbs) for info in PROBES
     ]
+
+
+def test_a_baseline_of_five_with_one_outlier_can_still_be_critical() -> None:
+    base = runs([700.0, 702.0, 698.0, 701.0, 560.0])
+    judged = check(base, runs([420.0], start=100), Settings())
+    assert (judged.rows[0].verdict, judged.rows[0].level, judged.exit_code) == (Verdict.SLOWER, Level.CRITICAL, 2)
+    assert judged.rows[0].n_before == 4, "the outlier is not part of what is compared with"
+    few = check(runs([700.0, 702.0, 698.0, 701.0]), runs([420.0], start=100), Settings())
+    assert (few.exit_code, few.rows[0].reason) == (1, "the baseline is provisional, with 4 run(s)")

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gpuwatch.errors import ConfigError
 from gpuwatch.model import ProbeResult, ProbeStatus
 from gpuwatch.verdict.check import Settings, check
-from gpuwatch.verdict.policy import Policy, parse
+from gpuwatch.verdict.policy import parse
 from gpuwatch.verdict.verdicts import Judgement, Level, Row, Verdict
 from verdict.parts import SETTINGS, Machine, result, runs, value
 
@@ -272,45 +271,3 @@ def test_a_bad_run_never_becomes_a_baseline() -> None:
     throttled = result(value("bf16_8192_sustained", 300.0), observed={"throttled_share": 0.5})
     judged = check([throttled, result(status=ProbeStatus.INVALID)], now(700.0), Settings())
     assert only(judged).verdict is Verdict.NEW
-
-
-# --------------------------------------------------------------------------- demands
-
-
-def demand(text: str, figure: float = 700.0, base: bool = True) -> Judgement:
-    policy = parse(f"[probe.matmul.bf16_8192_sustained]\n{text}", "p.toml")
-    return check(runs(QUIET) if base else [], now(figure), Settings(policy))
-
-
-def test_a_demand_of_the_policy_is_met_or_critical() -> None:
-    assert demand('expect_min = "600 TFLOP/s"').exit_code == 0
-    judged = demand('expect_min = "0.75 PFLOP/s"\nsource = "acceptance"')
-    below = next(row for row in judged.rows if row.verdict is Verdict.BELOW)
-    assert below.reason == "700 TFLOP/s, at least 0.75 PFLOP/s demanded (acceptance)"
-    assert judged.exit_code == 2
-
-
-def test_a_demand_needs_no_baseline_and_must_be_measured() -> None:
-    assert {row.verdict for row in demand('expect_min = "800 TFLOP/s"', base=False).rows} == {
-        Verdict.NEW,
-        Verdict.BELOW,
-    }
-    policy = parse('[probe.matmul.fp8_8192_sustained]\nexpect_min = "1 PFLOP/s"', "p.toml")
-    judged = check(runs(QUIET), now(700.0), Settings(policy))
-    assert Verdict.MISSING in {row.verdict for row in judged.rows}
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("700 GFLOP/s", "cannot be meant"), ("4 PFLOP/s", "cannot be meant"), ("3 GB/s", "is no TFLOP/s")],
-)
-def test_a_slip_of_the_unit_in_a_demand_is_refused(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        demand(f'expect_min = "{text}"')
-
-
-def test_an_upper_demand_is_for_times() -> None:
-    policy = parse('[probe.launch.enqueue]\nexpect_max = "6 us"', "p.toml")
-    slow = result(value("enqueue", 8.0, "µs", higher=False), probe="launch")
-    assert Verdict.BELOW in {row.verdict for row in check([], [slow], Settings(policy)).rows}
-    assert Policy().demanded() == []

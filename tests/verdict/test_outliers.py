@@ -76,3 +76,13 @@ def test_a_node_whose_probe_failed_is_told() -> None:
         ("n9 cuda:0", Verdict.ERROR)
     ]
     assert judged.exit_code == 3
+
+
+def test_a_file_without_a_result_is_a_row_of_its_own_and_hides_nothing() -> None:
+    nodes = [Node(f"n{i}", (runs([600.0 if i == 3 else 700.0], uuid=f"GPU-{i}")[0],)) for i in range(8)]
+    judged = outliers(nodes, unread={"n9.json": "damaged: Input data was truncated"})
+    broken = next(row for row in judged.rows if row.verdict is Verdict.ERROR)
+    assert (broken.name, broken.level, broken.reason) == ("n9.json", Level.UNKNOWN, "damaged: Input data was truncated")
+    assert [row.device for row in judged.rows if row.verdict is Verdict.OUTLIER] == ["n3 cuda:0"]
+    assert outliers([node for node in nodes if node.name != "n3"], unread={"n9.json": ""}).exit_code == 3
+    assert outliers([], unread={"n9.json": ""}).exit_code == 3

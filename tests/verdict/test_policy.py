@@ -55,6 +55,8 @@ def test_the_nearest_rule_wins_and_the_rest_comes_from_above() -> None:
         ("[default]\nambiguous = 'maybe'", "expected one of ok, warn"),
         ("[default]\nsource = 3", "unknown key or wrong type"),
         ("[default", "p.toml: not TOML"),
+        ("[probe.matmull]\nmissing = 'ok'", "p.toml: probe.matmull: no such probe; did you mean matmul?"),
+        ("[probe.zzz.triad]\nexpect_min = '3 GB/s'", "p.toml: probe.zzz: no such probe; there are: matmul, conv"),
     ],
 )
 def test_a_wrong_file_is_one_line_with_the_place(text: str, says: str) -> None:

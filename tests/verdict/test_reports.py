@@ -97,6 +97,39 @@ def test_levels_add_up_and_nothing_is_never_ok(levels: list[Level], strict: bool
     assert overall(levels, strict) is worst
 
 
+def test_warnings_that_are_let_pass_do_not_hide_what_could_not_run() -> None:
+    warned, crashed = row("matmul", "bf16", Verdict.SLOWER), row("conv", "", Verdict.ERROR, "signal 11")
+    assert Judgement("", (warned, crashed)).outcome() == (Level.WARN, "matmul.bf16 SLOWER")
+    assert Judgement("", (warned, crashed)).outcome(lenient=True) == (Level.UNKNOWN, "conv ERROR: signal 11")
+    assert Judgement("", (warned,)).outcome(lenient=True) == (Level.OK, "matmul.bf16 SLOWER: a warning, let pass")
+    busy = row("conv", "", Verdict.BUSY)
+    assert Judgement("", (warned, busy), strict=True).outcome(lenient=True)[0] is Level.SKIP
+    good = row("conv", "", Verdict.SAME)
+    assert Judgement("", (good,)).outcome(lenient=True) == (Level.OK, "one quantity, as it should be")
+
+
+@pytest.mark.parametrize("level", [Level.OK, Level.WARN])
+def test_what_is_allowed_to_be_missing_is_no_pass(level: Level) -> None:
+    gone = Judgement("", (row("conv", "", Verdict.MISSING, level=level),))
+    assert gone.outcome(lenient=True)[0] is Level.UNKNOWN
+    assert gone.level is (Level.UNKNOWN if level is Level.OK else Level.WARN)
+
+
+@pytest.mark.parametrize(
+    ("code", "begins"),
+    [
+        (0, "GPUWATCH PROBE OK - nothing to see"),
+        (1, "GPUWATCH PROBE WARNING - matmul.bf16 SLOWER"),
+        (3, "GPUWATCH PROBE UNKNOWN - conv ERROR: signal 11"),
+        (124, "GPUWATCH PROBE UNKNOWN - conv ERROR: signal 11"),
+        (None, "GPUWATCH PROBE WARNING - matmul.bf16 SLOWER"),
+    ],
+)
+def test_the_word_of_a_monitors_line_is_that_of_the_exit_code(code: int | None, begins: str) -> None:
+    rows = (row("matmul", "bf16", Verdict.SLOWER), row("conv", "", Verdict.ERROR, "signal 11"))
+    assert report_nagios.report(Judgement("", rows), code, "nothing to see") == begins
+
+
 def test_figures_keep_four_digits() -> None:
     assert [report_text.figure(x) for x in (None, 0.0, 1234.5, 0.00123456, 52.004)] == [
         "",
