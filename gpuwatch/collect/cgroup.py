@@ -22,34 +22,68 @@ from gpuwatch.collect.proc_parse import (
 )
 from gpuwatch.model import Absent, CgroupSample, Reason, Text
 
+CONTAINER_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 RESOLVE_EVERY_NS = 10_000_000_000
 """Quotas change rarely: all levels are read every 10 s, the throttling counters of the binding one at each call."""
 
-_ID = r"(?P<id>[0-9a-f]{64})"
-_POD = re.compile(r"pod(?P<pod>[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
-_SLURM = re.compile(r"slurm.*/job_(?P<job>\d+)(?:/step_(?P<step>\w+))?")
+_ID = r"(?P<id>[0-9a-f]{64})(?![0-9a-f])"
+_UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}"
+_POD = re.compile(rf"[/-]pod(?P<pod>{_UID}|[0-9a-f]{{32}})(?![0-9a-f])")
+"""Seen from another cgroup namespace the path begins with "/.." and has no "kubepods" in it."""
+_SLURM = re.compile(r"(?:slurm.*|^(?:/\.\.)+)/job_(?P<job>\d+)(?:/step_(?P<step>\w+))?")
+_SLURM_STEPS = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "extern"}
+"""slurm.h; most versions write the word."""
 _ENGINES = (
-    ("docker", re.compile(rf"(?:/docker/|/docker-){_ID}")),
-    # libpod-conmon-… holds podman's monitor, not the container.
-    ("podman", re.compile(rf"/libpod-{_ID}")),
+    ("docker", re.compile(rf"(?:/docker/|/docker-|/ecs/[^/]+/){_ID}")),
+    # libpod-payload-… is what a Quadlet unit has below its service. libpod-conmon-… holds podman's monitor, not the
+    # container.
+    ("podman", re.compile(rf"/libpod-(?:payload-)?{_ID}")),
     ("cri-o", re.compile(rf"/crio-{_ID}")),
-    ("containerd", re.compile(rf"(?:/cri-containerd-|/nerdctl-|/default/|:cri-containerd:){_ID}")),
+    ("containerd", re.compile(rf"(?:/cri-containerd-|/nerdctl-|/default/|/k8s\.io/|:cri-containerd:){_ID}")),
+    # lxc.monitor.NAME holds the monitor. LXD and Incus use the same names.
+    ("lxc", re.compile(r"/lxc(?:\.payload[./]|/)(?P<id>[^/]+)")),
+    ("machine", re.compile(r"/systemd-nspawn@(?P<id>[^/]+)\.service|/machine-(?P<scope>[^/]+)\.scope")),
 )
 _ANY_ID = re.compile(_ID)
+_NAMELESS = re.compile(rf"/{_ID}(?=/|$)")
+"""Such as Docker's with a ``--cgroup-parent`` of one's own: a container, and whose is not said."""
 
 
 def container_of(path: str) -> str:
-    """The container that a cgroup path names, such as "docker 3f2a1b…", or ""."""
-    if "kubepods" in path and (pod := _POD.search(path)):
+    """The container that a cgroup path names, such as "docker 3f2a1b…", or "". Of nested ones the inner; of what runs
+    inside a pod or a Slurm job these, by which their owner knows them."""
+    if pod := _last(_POD, path):
         container = _ANY_ID.search(path, pod.end())
         uid = pod["pod"].replace("_", "-")
         return f"k8s pod {uid}" + (f" container {container['id'][:12]}" if container else "")
     if slurm := _SLURM.search(path):
-        return f"slurm job {slurm['job']}" + (f" step {slurm['step']}" if slurm["step"] else "")
-    for engine, pattern in _ENGINES:
-        if found := pattern.search(path):
-            return f"{engine} {found['id'][:12]}"
-    return ""
+        step = _SLURM_STEPS.get(slurm["step"], slurm["step"])
+        return f"slurm job {slurm['job']}" + (f" step {step}" if step else "")
+    found = [(match.start(), engine, match) for engine, pattern in _ENGINES if (match := _last(pattern, path))]
+    if not found:
+        nameless = _last(_NAMELESS, path)
+        return f"container {nameless['id'][:12]}" if nameless else ""
+    _, engine, match = max(found, key=lambda item: item[0])
+    return f"{engine} {_name(match)}"
+
+
+def _last(pattern: re.Pattern[str], path: str) -> re.Match[str] | None:
+    return max(pattern.finditer(path), key=lambda match: match.start(), default=None)
+
+
+def _name(match: re.Match[str]) -> str:
+    """Twelve digits of an id, as the engines print it, or the whole of a name."""
+    name = match["id"] or match["scope"]
+    if _ANY_ID.fullmatch(name):
+        return name[:12]
+    # systemd writes "-" in the name of a scope as \x2d.
+    return re.sub(r"\\x([0-9a-f]{2})", lambda code: chr(int(code[1], 16)), name)
+
+
+def container_by_environment(environ: dict[str, str] | None) -> str:
+    """Apptainer and Singularity make no cgroup: "apptainer train.sif" by the variable that they set inside, or ""."""
+    image = next((environ[name] for name in CONTAINER_VARIABLES if environ.get(name)), "") if environ else ""
+    return f"apptainer {image.rstrip('/').rsplit('/', 1)[-1]}" if image else ""
 
 
 def main_path(paths: CgroupPaths) -> Text:
@@ -59,12 +93,13 @@ def main_path(paths: CgroupPaths) -> Text:
     return path if paths.v1 or paths.v2 is not None else Absent(Reason.NOT_FOUND)
 
 
-def container_label(paths: CgroupPaths) -> Text:
-    """The container by any hierarchy's path; Absent(NOT_FOUND) outside containers and for plain user sessions."""
+def container_label(paths: CgroupPaths, environ: dict[str, str] | None = None) -> Text:
+    """The container by any hierarchy's path, or by the environment; Absent(NOT_FOUND) outside containers and for plain
+    user sessions."""
     for path in (paths.v2 or "", *paths.v1.values()):
         if label := container_of(path):
             return label
-    return Absent(Reason.NOT_FOUND)
+    return container_by_environment(environ) or Absent(Reason.NOT_FOUND)
 
 
 def levels(paths: CgroupPaths, mounts: tuple[CgroupMount, ...]) -> tuple[bool, list[str]]:
@@ -75,15 +110,27 @@ def levels(paths: CgroupPaths, mounts: tuple[CgroupMount, ...]) -> tuple[bool, l
     """
     v2 = "cpu" not in paths.v1
     path = paths.v2 if v2 else paths.v1["cpu"]
-    mount = next((m for m in mounts if (m.v2 if v2 else "cpu" in m.controllers)), None)
-    if path is None or mount is None or path.startswith("/..") or mount.root.startswith("/.."):
+    if path is None:
         return v2, []
-    if mount.root != "/":
-        if path != mount.root and not path.startswith(mount.root + "/"):
-            return v2, []
-        path = path[len(mount.root) :]
-    parts = [part for part in path.split("/") if part]
-    return v2, ["/".join((mount.point, *parts[:depth])) for depth in range(len(parts), -1, -1)]
+    # Several mounts may show the hierarchy, such as the host's in a container: the one that shows most of the way up.
+    seen = [m for m in mounts if (m.v2 if v2 else "cpu" in m.controllers)]
+    for mount in sorted(seen, key=lambda m: len(m.root)):
+        parts = _below(path, mount.root)
+        if parts is not None:
+            return v2, ["/".join((mount.point, *parts[:depth])) for depth in range(len(parts), -1, -1)]
+    return v2, []
+
+
+def _below(path: str, root: str) -> list[str] | None:
+    """The names from ``root`` to ``path``; None when it is not below it.
+
+    Both are as seen from our cgroup namespace: a mount of the host's tree has "/../.." as its root there, and a job
+    beside us a path that begins so.
+    """
+    if root not in ("/", path) and not path.startswith(root + "/"):
+        return None
+    parts = [part for part in path.removeprefix(root).split("/") if part]
+    return None if ".." in parts else parts
 
 
 class _Limit(NamedTuple):

@@ -108,8 +108,15 @@ COUNTERS: Final = (
     Field("nvlink_crc_data_errors", 45),
     Field("nvlink_replays", 52),
     Field("nvlink_recoveries", 59),
+    Field("nvlink_ecc_errors", 160),
 )
 """What changes once in a long while. Names are those of DeviceHealth."""
+
+LINK_STATE: Final = 165
+LINK_ERRORS: Final = {"nvlink_link_replays": 161, "nvlink_link_recoveries": 162, "nvlink_link_crc_errors": 163}
+"""Asked for each link. From Hopper on, and no longer on Blackwell, instead of the totals 38, 45, 52 and 59 (nvml.h,
+changes between 520 and 525)."""
+PER_LINK_SINCE: Final = (525,)
 
 LIMITS: Final = (
     Field("power_limit_min_mw", 187, limit=MAX_MILLIWATT),
@@ -120,6 +127,8 @@ LIMITS: Final = (
     Field("tlimit_slowdown_c", 194, kind=I32, limit=200),
     Field("tlimit_mem_max_c", 195, kind=I32, limit=200),
     Field("tlimit_gpu_max_c", 196, kind=I32, limit=200),
+    Field("c2c_links", 170, since=(525,), limit=64),
+    Field("c2c_link_mbytes_per_s", 172, since=(525,)),
 )
 """What does not change while the driver is loaded."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from gpuwatch.collect.gpm_engines import GpmEngines
 from gpuwatch.collect.nvml_fields import GPM_METRICS, absent_for
 from gpuwatch.model import NOT_READ, Absent, Num, Reason
 
@@ -89,6 +90,7 @@ class GpmReader:
         self._has_previous = False
         self._previous_ns = 0
         self._request: Any = None
+        self.engines = GpmEngines(binding)
 
     @property
     def ready_ns(self) -> int:
@@ -129,6 +131,7 @@ class GpmReader:
         request = self._prepared()
         request.sample1, request.sample2 = older, current
         self._n.nvmlGpmMetricsGet(request)
+        self.engines.take(older, current)
         metrics = request.metrics
         return GpmReading(gap_ns, tuple(_value(metrics[i], scale) for i, (_, scale) in enumerate(_IDS)))
 

@@ -6,12 +6,49 @@ PcieThroughput (20 ms a direction) and the InfoROM checksum (70 ms) are never ma
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from gpuwatch.collect.nvml_calls import CLOCK_MEM, CLOCK_SM, Calls, Query, within
 from gpuwatch.collect.topology import cpu_affinity
 from gpuwatch.model import NOT_SUPPORTED, Absent, Int
+
+CLOCK_GRAPHICS: Final = 0
+CLOCK_VIDEO: Final = 3
+THRESHOLDS: Final = {"temp_shutdown_c": 0, "temp_slowdown_c": 1, "temp_mem_max_c": 2, "temp_gpu_max_c": 3}
+_FABRIC_V2: Final = 0x02000024
+
+
+class Fabric(NamedTuple):
+    """Of a GPU behind NVSwitches."""
+
+    state: int
+    status: int
+    health: int
+
+
+class _FabricInfo(ctypes.Structure):
+    """nvmlGpuFabricInfo_v2_t. Ours: bindings have had other names for it, and a wrong width of its mask."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("cluster", ctypes.c_uint8 * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint32),
+        ("state", ctypes.c_uint8),
+        ("health", ctypes.c_uint32),
+    )
+
+
+def fabric_info(n: Any, handle: Any) -> Fabric:
+    """Raises what the binding raises."""
+    info = _FabricInfo(version=_FABRIC_V2)
+    code = n._nvmlGetFunctionPointer("nvmlDeviceGetGpuFabricInfoV")(handle, ctypes.byref(info))
+    if code != 0:
+        raise n.NVMLError(code)
+    return Fabric(info.state, info.status, info.health)
 
 
 class HealthCalls:
@@ -51,6 +88,12 @@ class HealthCalls:
         )
         self.virtualization = query(lambda: n.nvmlDeviceGetVirtualizationMode(h))
         self.confidential = query(lambda: n.nvmlSystemGetConfComputeState().ccFeature)
+        self.graphics_clock = query(lambda: n.nvmlDeviceGetClockInfo(h, CLOCK_GRAPHICS))
+        self.video_clock = query(lambda: n.nvmlDeviceGetClockInfo(h, CLOCK_VIDEO))
+        self.thresholds = {
+            name: query(partial(n.nvmlDeviceGetTemperatureThreshold, h, number)) for name, number in THRESHOLDS.items()
+        }
+        self.fabric = Query(calls, lambda: fabric_info(n, h))
         self.affinity = Query(calls, lambda: cpu_affinity(n, h))
         self._fan_count = query(lambda: n.nvmlDeviceGetNumFans(h))
         self._fans: Sequence[Query[int]] | None = None

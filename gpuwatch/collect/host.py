@@ -10,12 +10,15 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from gpuwatch import __version__
 from gpuwatch.collect.proc_files import absent, reading
 from gpuwatch.collect.proc_parse import (
     CpuTimes,
     parse_cpu_lines,
     parse_cpu_list,
+    parse_hidepid,
     parse_meminfo,
     parse_pressure,
     printable,
@@ -39,11 +42,21 @@ def node_info(root: Path = Path("/proc"), container_marks: tuple[Path, ...] = _C
         cpu_count=len(os.sched_getaffinity(0)),
         mem_total_bytes=memory if isinstance(memory, Absent) else memory["MemTotal"],
         gpuwatch_version=__version__,
-        containerised=_in_pid_namespace(root, container_marks),
+        containerised=in_pid_namespace(root, container_marks),
+        proc_hides=_proc_hides(root) or UNSET,
     )
 
 
-def _in_pid_namespace(root: Path, container_marks: tuple[Path, ...]) -> bool:
+def _proc_hides(root: Path) -> tuple[str, ...]:
+    """The options of /proc's mount that hide other users' processes from us; none for root and a group they let in."""
+    options = reading(root / "self/mountinfo", parse_hidepid)
+    if isinstance(options, Absent) or not options:
+        return ()
+    # The first process is root's, and its stat is for everybody where nothing hides it: what we may is told by trying.
+    return () if os.access(root / "1/stat", os.R_OK) else options
+
+
+def in_pid_namespace(root: Path = Path("/proc"), container_marks: tuple[Path, ...] = _CONTAINER_MARKS) -> bool:
     """Whether pids here differ from the host's. The namespace's inode decides: a container may share the host's
     PID namespace, and a virtual machine may carry a container's mark file. Without it, the marks must do."""
     try:

@@ -1,19 +1,27 @@
-"""One thread that reads the host and the processes of the GPU jobs.
+"""Two threads: one reads the host, one the processes of the GPU jobs.
 
-Owns: when to read. Refuses: /proc itself (the readers are passed in), the GPUs.
+Owns: when to read, and that a reading which does not return is told. Refuses: /proc itself (the readers are passed
+in), the GPUs.
+
+Two, because a read of /proc/PID can block for as long as another process holds a lock in the kernel: the host's
+memory and pressure are what is wanted then, and they must go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from gpuwatch.collect.sampler import Deadline, Failures, PacedThread
 from gpuwatch.collect.source import Emit
-from gpuwatch.model import HostSample, Observation, ProcessTick
+from gpuwatch.model import Absent, HostSample, Observation, ProcessTick, Reason, Unwatched
 
 Roots = dict[int, tuple[int, ...]]
 """Pid to the indices of the devices that NVML lists it on."""
+
+SILENT_PERIODS: Final = 3
+"""A reading that has been under way for so many periods is told, as one of a GPU is."""
+_JOIN_S: Final = 0.3
 
 
 class HostPart(Protocol):
@@ -30,8 +38,68 @@ class ProcessPart(Protocol):
         """All processes of all jobs."""
 
 
-class HostSampler(PacedThread):
-    """Reads host and processes every ``period_s``. Both by one thread, so that their windows are the same."""
+class _Part(PacedThread):
+    """Reads one thing each period and emits it."""
+
+    def __init__(
+        self,
+        what: str,
+        read: Callable[[int], Observation],
+        emit: Emit,
+        failures: Failures,
+        *,
+        period_s: float,
+        clock: Callable[[], int],
+    ) -> None:
+        super().__init__(what.removeprefix("the "), Deadline(int(period_s * 1e9), clock()), clock)
+        self._what = what
+        self._read = read
+        self._emit = emit
+        self.failures = failures
+        self._began_ns: int | None = None
+
+    def hurry(self) -> None:
+        """Read now."""
+        with self._lock:
+            self._deadline.hurry(self._clock())
+        self._wake.set()
+
+    def silent(self) -> list[Unwatched]:
+        """Itself, when the reading under way does not return. From any thread."""
+        began_ns = self._began_ns
+        if began_ns is None or self._clock() - began_ns <= SILENT_PERIODS * self._deadline.period_ns:
+            return []
+        # The same words at each question: an inventory that differs is published and recorded.
+        why = Absent(Reason.TIMEOUT, "a read of /proc does not return: a process may hang in the kernel")
+        return [Unwatched(self._what, why)]
+
+    def step(self) -> int:
+        """Read if it is due. Returns the nanoseconds until there is something to do."""
+        with self._lock:
+            now_ns = self._clock()
+            wait_ns = self._deadline.wait_ns(now_ns)
+            if wait_ns:
+                return wait_ns
+            self._deadline.advance(now_ns)
+        self._began_ns = now_ns
+        try:
+            observation = self._read(now_ns)
+        except Exception as exc:
+            # The readers answer with reasons; a bug in one must not take the other and the watchdog with it.
+            self.failures.failed(self._what, exc)
+        else:
+            self.failures.worked(self._what)
+            if not self._ended:
+                self._emit(observation)
+        finally:
+            self._began_ns = None
+        self._progress_ns = self._clock()
+        with self._lock:
+            return self._deadline.wait_ns(self._clock())
+
+
+class HostSampler(_Part):
+    """Reads the host every ``period_s``, and by ``processes``, on the same grid, the processes: their windows agree."""
 
     def __init__(
         self,
@@ -43,40 +111,42 @@ class HostSampler(PacedThread):
         period_s: float,
         clock: Callable[[], int],
     ) -> None:
-        super().__init__("host", Deadline(int(period_s * 1e9), clock()), clock)
-        self._host = host
-        self._processes = processes
-        self._roots = roots
-        self._emit = emit
-        self.failures = Failures()
+        failures = Failures()
+        super().__init__("the host", host.read, emit, failures, period_s=period_s, clock=clock)
+        self.processes = _Part(
+            "the processes",
+            lambda now_ns: processes.read(roots(), now_ns),
+            emit,
+            failures,
+            period_s=period_s,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        """Start both threads."""
+        self.processes.start()
+        super().start()
+
+    def run(self) -> None:
+        """Thread body. The other thread is waited for briefly at the end: it may hang in the kernel."""
+        super().run()
+        self.processes.join(_JOIN_S)
 
     def hurry(self) -> None:
         """Read now: a new process is on a GPU."""
-        with self._lock:
-            self._deadline.hurry(self._clock())
-        self._wake.set()
+        super().hurry()
+        self.processes.hurry()
 
-    def step(self) -> int:
-        """Read if it is due. Returns the nanoseconds until there is something to do."""
-        with self._lock:
-            now_ns = self._clock()
-            wait_ns = self._deadline.wait_ns(now_ns)
-            if wait_ns:
-                return wait_ns
-            self._deadline.advance(now_ns)
-        self._emit_one("the host", lambda: self._host.read(now_ns))
-        self._emit_one("the processes", lambda: self._processes.read(self._roots(), now_ns))
-        self._progress_ns = self._clock()
-        with self._lock:
-            return self._deadline.wait_ns(self._clock())
+    def set_period(self, period_s: float) -> None:
+        """Another rate for both."""
+        super().set_period(period_s)
+        self.processes.set_period(period_s)
 
-    def _emit_one(self, what: str, read: Callable[[], Observation]) -> None:
-        try:
-            observation = read()
-        except Exception as exc:
-            # The readers answer with reasons; a bug in one must not take the other and the watchdog with it.
-            self.failures.failed(what, exc)
-            return
-        self.failures.worked(what)
-        if not self._ended:
-            self._emit(observation)
+    def end(self) -> None:
+        """End both."""
+        super().end()
+        self.processes.end()
+
+    def silent(self) -> list[Unwatched]:
+        """Whichever of the two has a reading that does not return."""
+        return super().silent() + self.processes.silent()

@@ -286,7 +286,7 @@ class NodeSource:
     def _unwatched(self) -> tuple[Unwatched, ...] | UnsetType:
         """What is not watched while the rest is."""
         failing = self._host.failures.now | self._gpus.failing()
-        found = [Unwatched(what, Absent(Reason.ERROR, why)) for what, why in failing.items()]
+        found = [Unwatched(what, Absent(Reason.ERROR, why)) for what, why in failing.items()] + self._host.silent()
         if self._events is not None and self._events.ended is not None:
             found.append(Unwatched(EVENTS, self._events.ended))
         return tuple(found) or UNSET

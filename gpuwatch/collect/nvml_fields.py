@@ -163,6 +163,14 @@ GPM_METRICS: Final = {
 }
 """Field of DeviceSample: (GPM metric id, factor). PCIe has tx first, NVLink rx first; rates come in MiB/s."""
 
+GPM_ENGINES: Final = {
+    "encoder_util_pct": (166, 167, 168, 169),
+    "decoder_util_pct": tuple(range(30, 38)),
+    "jpeg_util_pct": tuple(range(40, 48)),
+    "ofa_util_pct": (50, 51),
+}
+"""Field of DeviceHealth: GPM metric ids of the units of one kind."""
+
 READING_FIELDS: Final = (
     "gpu_util_pct",
     "mem_util_pct",

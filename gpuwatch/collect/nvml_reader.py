@@ -233,6 +233,7 @@ class _Queries:
         self.bursts = Bursts(calls, h, index, clock)
         driver = version_of(Query(calls, lambda: text(n, "nvmlSystemGetDriverVersion")).read())
         self.health = HealthReader(calls, h, index, driver, clock)
+        self.health.gpm_engines = self.gpm_reader.engines
         self.utilization = _Carried(calls, Query(calls, lambda: n.nvmlDeviceGetUtilizationRates(h)).read)
         self.memory = _Carried(calls, Query(calls, *memory_ways(n, h)).read)
         self.power = Query(calls, lambda: int(n.nvmlDeviceGetPowerUsage(h)))

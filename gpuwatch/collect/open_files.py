@@ -7,6 +7,7 @@ reading the files, judging their speed. A look sees what is open at that moment,
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,13 +22,25 @@ _NOT_STORAGE: Final = frozenset(
 )
 _NOT_DATA: Final = ("/dev/shm/torch_", "/dev/shm/sem.")  # noqa: S108 - names of torch's own tensors, not opened
 _REMOTE: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "orangefs", "wekafs", "panfs",
-     "glusterfs"}
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "beegfs_nodev", "afs", "orangefs",
+     "pvfs2", "wekafs", "panfs", "glusterfs", "cpfs", "curvefs", "quobyte", "dvs", "objectivefs"}
 )  # fmt: skip
-_REMOTE_FUSE: Final = frozenset(
-    {"sshfs", "s3fs", "gcsfuse", "goofys", "rclone", "juicefs", "JuiceFS", "ceph-fuse", "glusterfs", "mountpoint-s3",
-     "geesefs", "blobfuse", "blobfuse2", "alluxio-fuse", "lustre"}
+_OF_HOST: Final = frozenset({"9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs"})
+"""A folder of this virtual machine's host, or under WSL of Windows: each read leaves the machine, as over a network.
+Under gVisor and Kata the root itself is one, which says nothing of the data."""
+_REMOTE_PROGRAMS: Final = frozenset(
+    {"sshfs", "s3fs", "gcsfuse", "goofys", "rclone", "juicefs", "ceph-fuse", "ceph", "glusterfs", "mountpoint-s3",
+     "mount-s3", "geesefs", "blobfuse", "blobfuse2", "alluxio-fuse", "alluxio", "lustre", "cvmfs2", "quobyte", "ossfs",
+     "ossfs2", "obsfs", "cosfs", "tosfs", "mfs", "mfsmount", "moosefs", "lizardfs", "saunafs", "gpfs", "beegfs",
+     "seaweedfs", "weed", "curvefs", "wekafs", "hf-mount", "dfuse", "daos", "s3ql", "s3backer", "yas3fs", "riofs",
+     "tigrisfs", "cunofs", "objectivefs", "davfs", "curlftpfs", "smbnetfs", "hadoop-fuse-dfs", "fuse_dfs", "afs",
+     "grpcfuse", "vmhgfs-fuse"}
 )  # fmt: skip
+"""In lower case. FUSE programs name themselves after "fuse." in the kind, or, without that, as the source."""
+_LOCAL_PROGRAMS: Final = frozenset({"mergerfs", "unionfs", "unionfs-fuse", "bindfs", "fuse-overlayfs"})
+"""Their source is a list of folders with colons."""
+_ADDRESS: Final = re.compile(r"[\w+.-]+://|[^/:]+:/")
+"""A source such as "https://store/x" or "user@host:/data"."""
 
 
 class Look(NamedTuple):
@@ -64,21 +77,28 @@ class OpenFiles:
         return Look(frozenset(self._system(mount) for mount in on if mount.kind not in _NOT_STORAGE), None)
 
     def _system(self, mount: Mount) -> FileSystem:
-        disk, rotational = self._disk(mount.device)
+        disk, rotational = self._disk(mount)
         return FileSystem(mount.point, mount.kind, mount.source, is_remote(mount), disk, rotational)
 
-    def _disk(self, device: str) -> tuple[str, bool]:
-        """The whole disk behind "259:2" and whether it turns; "" for what has none, such as overlay and tmpfs."""
+    def _disk(self, mount: Mount) -> tuple[str, bool]:
+        """The whole disk behind a mount and whether it turns; "" for what has none, such as overlay and tmpfs."""
+        # A file system of several disks (btrfs, bcachefs) has a number of its own: its source is one of the disks.
+        device = mount.source.split(":")[0] if mount.device.startswith("0:") else mount.device
         known = self._disks.get(device)
         if known is None:
             known = self._disks[device] = self._read_disk(device)
         return known
 
     def _read_disk(self, device: str) -> tuple[str, bool]:
-        if device.startswith("0:"):
+        """Of "259:2" or "/dev/nvme0n1p2". Only names below /dev are followed: any other path could hang."""
+        if device.startswith("/dev/"):
+            place = self._sys / "class/block" / os.path.basename(os.path.realpath(device))  # noqa: PTH119 - a name
+        elif ":" in device:
+            place = self._sys / "dev/block" / device
+        else:
             return "", False
         try:
-            place = (self._sys / "dev/block" / device).resolve(strict=True)
+            place = place.resolve(strict=True)
         except OSError:
             return "", False
         # A partition's folder lies in its disk's.
@@ -88,9 +108,16 @@ class OpenFiles:
 
 
 def is_remote(mount: Mount) -> bool:
-    """Served over a network, by the name of the file system or, of FUSE, of its program."""
+    """Served by another machine, by the name of the file system or, of FUSE, of its program or its source."""
     kind, _, program = mount.kind.partition(".")
-    return kind in _REMOTE or (kind == "fuse" and program in _REMOTE_FUSE)
+    if kind in _OF_HOST:
+        return mount.point != "/"
+    if kind != "fuse":
+        return kind in _REMOTE
+    # "mfs#host:9421", "JuiceFS:volume" and "/usr/bin/blobfuse2" begin or end with the program.
+    source = re.split(r"[#:]", mount.source, maxsplit=1)[0].rsplit("/", 1)[-1]
+    known = (program or source).lower() in _REMOTE_PROGRAMS
+    return known or (program not in _LOCAL_PROGRAMS and _ADDRESS.match(mount.source) is not None)
 
 
 def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount | None:

@@ -31,12 +31,8 @@ class PidStatus(NamedTuple):
 
     uid: int
     """Real user id."""
-    ppid: int
-    threads: int
     nspid: tuple[int, ...]
     """The pid in each nested PID namespace, outermost first; empty before Linux 4.1."""
-    voluntary_switches: int
-    nonvoluntary_switches: int
     cpus_allowed: str
     """Such as "0-3,8"; "" before Linux 2.6.26 and where /proc is not the kernel's own (gVisor)."""
 
@@ -146,15 +142,11 @@ def _need(pairs: dict[bytes, bytes], key: bytes, file: str) -> int:
 
 
 def parse_status(data: bytes) -> PidStatus:
-    """/proc/PID/status."""
+    """/proc/PID/status. Only the user must be there: gVisor, and kernels of other makes, leave lines out."""
     pairs = _keyed(data, "status")
     return PidStatus(
         uid=_need(pairs, b"Uid", "status"),
-        ppid=_need(pairs, b"PPid", "status"),
-        threads=_need(pairs, b"Threads", "status"),
         nspid=tuple(int(pid) for pid in pairs.get(b"NSpid", b"").split()),
-        voluntary_switches=_need(pairs, b"voluntary_ctxt_switches", "status"),
-        nonvoluntary_switches=_need(pairs, b"nonvoluntary_ctxt_switches", "status"),
         cpus_allowed=printable(pairs.get(b"Cpus_allowed_list", b"").strip()),
     )
 
@@ -293,6 +285,21 @@ def parse_cgroup_mounts(data: bytes) -> tuple[CgroupMount, ...]:
         controllers = frozenset[str]() if v2 else frozenset(kind[2].decode("ascii", "replace").split(","))
         mounts.append(CgroupMount(_unescaped(fields[3]), _unescaped(fields[4]), controllers, v2))
     return tuple(mounts)
+
+
+def parse_hidepid(data: bytes) -> tuple[str, ...]:
+    """The options of mountinfo by which the mount of /proc hides other users' processes, such as "hidepid=2" and
+    "gid=20". The kernel writes words since 5.8; "off" and "0" hide nothing."""
+    found: tuple[str, ...] = ()
+    for line in data.splitlines():
+        before, _, after = line.partition(b" - ")
+        fields, rest = before.split(), after.split()
+        if len(fields) >= 5 and fields[4] == b"/proc" and len(rest) >= 3 and rest[0] == b"proc":
+            options = printable(rest[2]).split(",")
+            hides = [o for o in options if o.startswith("hidepid=") and o not in ("hidepid=off", "hidepid=0")]
+            # The last mount at one point is the one that is seen.
+            found = (*hides, *(o for o in options if hides and o.startswith("gid=")))
+    return found
 
 
 class Mount(NamedTuple):

@@ -9,6 +9,9 @@ Cost is bounded: the tree is looked up at most once a second or when it visibly 
 one pass over /proc, whichever is fewer reads; thread states are read for at most ``TASKS_PER_TICK`` threads a tick,
 ``TASKS_PER_PROCESS`` of one process, GPU processes first. Beyond that ``running_threads`` counts the main thread
 only, or is a lower bound.
+
+What may block (``own_memory``, user names) is read on other threads. Until it has been answered, the command is the
+name that the kernel has, the user a number, and the place in a distributed job not known.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ import msgspec
 
 from gpuwatch.collect import distributed, roles
 from gpuwatch.collect.cgroup import CgroupReader, container_label, main_path
+from gpuwatch.collect.host import in_pid_namespace
 from gpuwatch.collect.open_files import OpenFiles
-from gpuwatch.collect.proc_files import KeptFiles, absent, read_all, read_small, reading
+from gpuwatch.collect.own_memory import NOTHING, OwnMemory, executable, read_memory
+from gpuwatch.collect.proc_files import KeptFiles, absent, read_small, reading
 from gpuwatch.collect.proc_parse import (
     PidIo,
     PidStat,
     PidStatus,
-    parse_cmdline,
-    parse_environ,
     parse_io,
     parse_schedstat,
     parse_stat,
@@ -37,6 +40,8 @@ from gpuwatch.collect.proc_parse import (
     printable,
 )
 from gpuwatch.collect.process_tree import ProcessTree
+from gpuwatch.collect.slow_calls import Asked, SlowCalls
+from gpuwatch.collect.strangers import Strangers
 from gpuwatch.collect.user_names import UserNames
 from gpuwatch.model import (
     Absent,
@@ -73,24 +78,19 @@ class _Process:
     """What is remembered of a process between ticks."""
 
     __slots__ = (
-        *(
-            "cpu_ns",
-            "cpus_allowed",
-            "info",
-            "kept",
-            "last",
-            "looked_ns",
-            "mono_ns",
-            "names",
-            "reads",
-            "start_ticks",
-            "storage",
-        ),
+        *("asked", "cpu_ns", "cpus_allowed", "info", "kept", "last", "late", "looked_ns", "main", "mono_ns", "names"),
+        *("own", "reads", "start_ticks", "storage"),
     )
 
     def __init__(self, start_ticks: int) -> None:
         self.start_ticks = start_ticks
         self.names = roles.Names("", "", ())
+        self.own = NOTHING
+        self.asked: Asked[OwnMemory] | None = None
+        """The question for ``own`` that is not answered."""
+        self.late = False
+        """Something is not answered: the facts will change."""
+        self.main = False
         self.info: ProcessInfo | None = None
         self.reads = 0
         self.cpu_ns = 0
@@ -112,13 +112,17 @@ class ProcessReader:
         self._files = KeptFiles()
         self._tree = ProcessTree(root)
         self._cgroups = CgroupReader(root)
+        self._slow = SlowCalls("names")
         self._users = UserNames()
         self._open_files = OpenFiles(root)
+        self._strangers = Strangers(root, in_pid_namespace(root))
         self._known: dict[int, _Process] = {}
 
     def close(self) -> None:
-        """Give back the kept descriptors."""
+        """Give back the kept descriptors and the threads."""
         self._files.close()
+        self._slow.close()
+        self._users.close()
 
     def read(self, roots: dict[int, tuple[int, ...]], mono_ns: int) -> ProcessTick:
         """One reading of the jobs of ``roots`` (GPU process → device indices) at ``mono_ns``.
@@ -126,10 +130,12 @@ class ProcessReader:
         Pids that /proc does not know are skipped: NVML may name processes of another PID namespace, or zero.
         Raises nothing for what a process does; a file that cannot be read is an ``Absent`` in its field.
         """
+        self._slow.tick()
+        self._users.tick()
         stats: dict[int, PidStat] = {}
         for pid in roots:
             self._stat(pid, stats)
-        present = {pid: roots[pid] for pid in stats}
+        present = {pid: roots[pid] for pid in self._strangers.without(stats, mono_ns)}
         jobs = self._tree.members(tuple(present), mono_ns)
         for pid in jobs:
             if pid not in stats:
@@ -203,8 +209,8 @@ class ProcessReader:
     ) -> tuple[ProcessInfo, ...]:
         """Facts that are new or changed. A role can change when a sibling takes torch's name for a worker."""
         named = {root for pid, root in jobs.items() if stats[pid].comm == roles.WORKER_COMM}
-        for pid in jobs:
-            self._refresh_names(pid, stats[pid])
+        for pid, root in jobs.items():
+            self._refresh_names(pid, stats[pid], main=pid == root)
         changed: list[ProcessInfo] = []
         for pid, root in jobs.items():
             process, stat = self._known[pid], stats[pid]
@@ -213,6 +219,7 @@ class ProcessReader:
             if (
                 old is not None
                 and process.reads > 2
+                and not process.late
                 and (
                     (old.comm, old.ppid, old.root_pid, old.role, old.device_indices)
                     == (stat.comm, stat.ppid, root, role, devices.get(pid, ()))
@@ -226,22 +233,26 @@ class ProcessReader:
                 changed.append(info)
         return tuple(changed)
 
-    def _refresh_names(self, pid: int, stat: PidStat) -> None:
+    def _refresh_names(self, pid: int, stat: PidStat, *, main: bool) -> None:
         """Read exe and command line at the first two sights and when the comm changes.
 
         Between fork and exec a child still bears its parent's names, hence the second look.
         """
         process = self._known[pid]
         process.reads += 1
-        if process.reads > 2 and process.names.comm == stat.comm:
-            return
-        try:
-            exe = printable(os.fsencode(os.readlink(f"{self._prefix}/{pid}/exe")))  # noqa: PTH115 - hot path
-        except OSError:
-            exe = ""
-        argv = reading(f"{self._prefix}/{pid}/cmdline", parse_cmdline)
+        asked = process.asked
+        if asked is None:
+            if process.reads > 2 and process.names.comm == stat.comm and process.main == main:
+                return
+            exe = executable(self._prefix, pid)
+            asked = self._slow.ask(
+                lambda: read_memory(self._prefix, pid, stat.comm, exe, main=main), process.own._replace(argv=())
+            )
+            process.names, process.main = roles.Names(stat.comm, exe, process.names.argv), main
+        process.asked = None if asked.done.is_set() else asked
+        process.late |= process.asked is not None
         if stat.state != "Z" or not process.names.argv:
-            process.names = roles.Names(stat.comm, exe, () if isinstance(argv, Absent) else argv)
+            process.names, process.own = process.names._replace(argv=asked.value.argv), asked.value
 
     def _role(self, pid: int, root: int, stat: PidStat, named_workers: bool) -> Role:
         if pid == root:
@@ -253,12 +264,15 @@ class ProcessReader:
         return roles.child_role(process.names, parent.names if parent else roles.Names("", "", ()), named_workers)
 
     def _info(self, pid: int, root: int, stat: PidStat, role: Role, devices: tuple[int, ...]) -> ProcessInfo:
-        names = self._known[pid].names
+        process = self._known[pid]
         status = self._status(pid)
         uid = -1 if isinstance(status, Absent) else status.uid
+        nspid = () if isinstance(status, Absent) else status.nspid
+        user = self._users.name(uid) if uid >= 0 else "?"
+        process.late = process.asked is not None or user is None
         paths = self._cgroups.paths(pid)
-        command = " ".join(names.argv)[:COMMAND_CHARS] or f"[{stat.comm}]"
-        container = paths if isinstance(paths, Absent) else container_label(paths)
+        command = " ".join(process.names.argv)[:COMMAND_CHARS] or f"[{stat.comm}]"
+        container = paths if isinstance(paths, Absent) else container_label(paths, process.own.environ)
         return ProcessInfo(
             pid=pid,
             start_ticks=stat.start_ticks,
@@ -267,15 +281,16 @@ class ProcessReader:
             role=role,
             comm=stat.comm,
             command=command,
-            user=self._users.name(uid) if uid >= 0 else "?",
+            user=str(uid) if user is None else user,
             uid=uid,
             cgroup=paths if isinstance(paths, Absent) else main_path(paths),
             container=container,
             device_indices=devices,
-            python=roles.looks_python(names) or (role is Role.MAIN and self._maps_libpython(pid)),
+            python=process.own.python,
             place=self._place(pid, stat, container) if role is Role.MAIN else None,
-            storage=self._known[pid].storage,
-            cpus_allowed=self._known[pid].cpus_allowed,
+            storage=process.storage,
+            cpus_allowed=process.cpus_allowed,
+            container_pid=nspid[-1] if len(nspid) > 1 else 0,
         )
 
     def _status(self, pid: int) -> PidStatus | Absent:
@@ -286,19 +301,10 @@ class ProcessReader:
         return status
 
     def _place(self, pid: int, stat: PidStat, container: Text) -> RankPlace | None:
-        """Another user's environment may be read by root only."""
-        try:
-            environ = parse_environ(read_all(f"{self._prefix}/{pid}/environ"), distributed.NAMES)
-        except OSError:
+        environ = self._known[pid].own.environ
+        if environ is None:
             return None
         return distributed.place(environ, stat.ppid, container if isinstance(container, str) else "")
-
-    def _maps_libpython(self, pid: int) -> bool:
-        """A program that embeds Python. The maps of a torch process are 300 to 3000 lines: read for roots only."""
-        try:
-            return b"/libpython" in read_all(f"{self._prefix}/{pid}/maps")
-        except OSError:
-            return False
 
     def _samples(self, jobs: dict[int, int], stats: dict[int, PidStat], mono_ns: int) -> tuple[ProcessSample, ...]:
         budget = TASKS_PER_TICK

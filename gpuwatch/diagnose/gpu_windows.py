@@ -18,6 +18,8 @@ from gpuwatch.model import Absent, Burst, ClocksEvent, Device, DeviceHealth, Dev
 MAX_WINDOW_NS = 2_500_000_000
 """GPM windows longer than this average over too much to be joined with a stack."""
 
+_KNOWN_EVENTS = int(sum(ClocksEvent))
+"""Bits that this version can name: one that it cannot has no name to tell."""
 LINK_READINGS = 2
 
 PROXY_NS = 250_000_000
@@ -141,13 +143,34 @@ def job_memory_series(samples: Sequence[DeviceSample], pid: int) -> tuple[tuple[
     return tuple(sorted(next(iter(held.values())).items()))
 
 
+def duty_shares(health: Sequence[DeviceHealth]) -> dict[str, float]:
+    """Share of the time in which each reason held the clocks down, by the driver's counters in nanoseconds: they miss
+    nothing, where the reasons of a moment miss what is shorter than the time between two readings."""
+    # A reading of health repeats what its slower parts had before: a window is known by its length in nanoseconds.
+    windows = {(h.device_index, h.throttle_window_ns): h for h in health if h.throttle_window_ns > 0}
+    found: dict[str, list[float]] = {}
+    for h in windows.values():
+        for name, share in (
+            ("sw_power_cap", h.throttle_power_cap_share),
+            ("sw_thermal", h.throttle_sw_thermal_share),
+            ("hw_thermal", h.throttle_hw_thermal_share),
+            ("hw_power_brake", h.throttle_power_brake_share),
+            ("board_limit", h.throttle_board_limit_share),
+            ("reliability", h.throttle_reliability_share),
+            ("sync_boost", h.throttle_sync_boost_share),
+        ):
+            if not isinstance(share, Absent):
+                found.setdefault(name, []).append(share)
+    return {name: fmean(shares) for name, shares in found.items()}
+
+
 def throttle_shares(samples: Sequence[DeviceSample], windows: Sequence[GpuWindow]) -> dict[str, float]:
     """Clock reasons count only while the GPU works: an idle card reports idle clocks, not a fault."""
     busy_ends = {(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3}
     # The driver's own samples do not end with a reading of ours: there one that ended shortly before counts.
     proxies = [(w.device_index, w.end_ns) for w in windows if w.busy >= 0.3 and w.proxy]
     masks = [
-        ClocksEvent(s.clocks_event_reasons & 0x1FF)
+        ClocksEvent(s.clocks_event_reasons & _KNOWN_EVENTS)
         for s in samples
         if isinstance(s.clocks_event_reasons, int)
         and (

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuwatch import units
+from gpuwatch.export import card, unseen
 from gpuwatch.export.cells import clean, cut, pad
 from gpuwatch.export.reading import NodeView
 from gpuwatch.model import (
     NOT_READ,
     Absent,
     ClocksEvent,
+    DeviceHealth,
     DeviceProcess,
     DeviceSample,
     HostSample,
@@ -142,20 +144,30 @@ def _notes(view: NodeView) -> Iterator[str]:
             told.setdefault("memory is the machine's, shared with the CPU", []).append(device.index)
         for note in _device_notes(sample, view.age_s(sample)) if sample else ["no reading yet"]:
             told.setdefault(note, []).append(device.index)
+        for note in _card_notes(view.health.get(device.index)):
+            told.setdefault(note, []).append(device.index)
     for note, indices in told.items():
         yield f"GPU {units.ranges_text(indices)}: {note}"
+    margins = {i: h.temp_margin_c for i, h in sorted(view.health.items()) if isinstance(h.temp_margin_c, int)}
+    if margins:
+        degrees = ", ".join(map(str, margins.values()))
+        yield f"GPU {units.ranges_text(margins)}: {degrees} °C left to the slowdown temperature"
     for part in view.inventory.unwatched or ():
         yield f"not watched: {part.part}: {reason_text(part.absent)}"
     yield from _foreign_pids(view)
 
 
 def _foreign_pids(view: NodeView) -> Iterator[str]:
-    """In a container NVML may list the host's pids: they look like ours and are not."""
+    """Processes that NVML lists and /proc does not show. In a container they may be pids of the host, which look like
+    ours and are not."""
     listed = {process.pid for sample in view.devices.values() for process in sample.processes}
-    unknown = len(listed - view.infos.keys())
-    if unknown and view.inventory.node.containerised:
+    unknown, node = len(listed - view.infos.keys()), view.inventory.node
+    if unknown and node.proc_hides:
+        yield f"{unknown} of {len(listed)} listed processes are hidden: /proc is mounted with {unseen.options(node)};"
+        yield f"  {unseen.remedy(node)}"
+    elif unknown and node.containerised:
         yield f"{unknown} of {len(listed)} listed processes are not in this container: such a pid may be the host's;"
-        yield "  run gpuwatch on the host, or the container with --pid=host, to see who they are"
+        yield f"  {unseen.remedy(node)}, to see who they are"
 
 
 def _device_notes(sample: DeviceSample, age_s: float) -> Iterator[str]:
@@ -169,6 +181,15 @@ def _device_notes(sample: DeviceSample, age_s: float) -> Iterator[str]:
         yield f"clocks held at {units.mhz_text(sample.sm_clock_mhz)} by {', '.join(held)}"
     if sample.processes_absent is not None and not sample.processes:
         yield f"processes n/a: {reason_text(sample.processes_absent)}"
+
+
+def _card_notes(health: DeviceHealth | None) -> Iterator[str]:
+    if health is None:
+        return
+    if held := card.duty_text(health):
+        yield f"clocks held down for a share of the time by: {held}"
+    yield from card.warnings(health)
+    yield from card.modes(health)
 
 
 def _missing(sample: DeviceSample) -> dict[str, list[str]]:
@@ -232,8 +253,11 @@ def _process_lines(view: NodeView, pid: int, on: dict[int, DeviceProcess]) -> It
         info.user if info else units.NA,
         units.bytes_text(_sum([process.mem_used_bytes for process in on.values()])),
         units.pct_text(sample.cpu_pct) if sample else units.NA,
-        info.command or info.comm if info else "n/a (other PID namespace, or ended)",
+        info.command or info.comm if info else f"{units.NA} ({unseen.in_short(view.inventory.node)})",
     )
+    if info and info.container_pid:
+        where = info.container if isinstance(info.container, str) else "its container"
+        yield _process_row("", "", "", "", "", f"└ PID {info.container_pid} in {where}")
     workers = [i.pid for i in view.infos.values() if i.root_pid == pid and i.role is Role.LOADER_WORKER]
     if workers:
         loads = [view.processes[worker].cpu_pct if worker in view.processes else NOT_READ for worker in workers]

@@ -38,7 +38,7 @@ from gpuwatch.model.finding import (
     Standing,
     StepTimes,
 )
-from gpuwatch.model.health import DeviceHealth, PeerLink, ProcessUtil
+from gpuwatch.model.health import CounterGrowth, DeviceHealth, PeerLink, ProcessUtil
 from gpuwatch.model.host import CoreGroup, HostSample, Pressure
 from gpuwatch.model.node import Device, DriverState, Inventory, NodeInfo, Source, SourceKind, Unwatched
 from gpuwatch.model.probe import ProbeResult, ProbeStatus, ProbeValue
@@ -72,7 +72,8 @@ Observation = (
 
 __all__ = [
     "NOT_READ", "NOT_SUPPORTED", "Absent", "AccountShare", "Burst", "BurstSummary", "CgroupSample", "ClocksEvent",
-    "CodeLocation", "Confidence", "CoreGroup", "Device", "DeviceHealth", "DeviceProcess", "DeviceSample", "Diagnosis",
+    "CodeLocation", "Confidence", "CoreGroup", "CounterGrowth", "Device", "DeviceHealth", "DeviceProcess",
+    "DeviceSample", "Diagnosis",
     "DriverState", "EventKind", "EventOrigin", "EventRecord", "EvidenceRow", "FileSystem", "Finding", "FindingSpan",
     "Frame", "HostSample", "Int", "Inventory", "NodeInfo", "Num", "Observation", "PeerLink", "Pressure",
     "ProbeResult", "ProbeStatus", "ProbeValue", "ProcessInfo", "ProcessSample", "ProcessTick", "ProcessUtil",

@@ -31,6 +31,14 @@ class PeerLink(Struct, frozen=True, array_like=True):
     """1: the driver can copy between the two over NVLink."""
 
 
+class CounterGrowth(Struct, frozen=True, array_like=True):
+    """How much an error counter has grown of late."""
+
+    counter: str
+    """Its name here, such as "pcie_replays"."""
+    count: int
+
+
 class DeviceHealth(Struct, frozen=True, array_like=True):
     """What is read of a GPU less often than every tick: docs/telemetry.md has source, tier and unit of each.
 
@@ -158,3 +166,33 @@ class DeviceHealth(Struct, frozen=True, array_like=True):
     process_utils_absent: Absent | None = NOT_READ
     slowed_calls: tuple[str, ...] = ()
     """Groups of calls that took too long here and are made less often for it."""
+    grown: tuple[CounterGrowth, ...] = ()
+    """Error counters that have grown within ``grown_window_ns``; empty is a card without new errors."""
+    grown_window_ns: int = 0
+    """An hour, or the time since this GPU's counters were read first; 0 before the second reading."""
+    graphics_clock_mhz: Int = NOT_READ
+    video_clock_mhz: Int = NOT_READ
+    """Of encoders and decoders."""
+    temp_shutdown_c: Int = NOT_READ
+    """Degrees, as the next three: of cards whose limits are temperatures, before Ada. Newer ones have ``tlimit_*``."""
+    temp_slowdown_c: Int = NOT_READ
+    temp_mem_max_c: Int = NOT_READ
+    temp_gpu_max_c: Int = NOT_READ
+    nvlink_ecc_errors: Int = NOT_READ
+    nvlink_link_replays: Int = NOT_READ
+    """Sum over the links, as the next two: Hopper counts by link, not by GPU."""
+    nvlink_link_recoveries: Int = NOT_READ
+    nvlink_link_crc_errors: Int = NOT_READ
+    nvlink_links_down: Int = NOT_READ
+    """Links that do not run. All of them on a card without a bridge: some of them is news."""
+    fabric_state: Int = NOT_READ
+    """Of the NVSwitch fabric: 0 none, 1 not started, 2 being set up, 3 ready. Before 3 CUDA fails with error 802."""
+    fabric_status: Int = NOT_READ
+    """NVML's code for how setting it up ended; 0 is well. Of a fabric that is ready."""
+    fabric_health: Int = NOT_READ
+    """Bits, two for each question, 1 is bad: reduced bandwidth, routes being recovered, routes unhealthy, recovery from
+    a timeout of access."""
+    c2c_links: Int = NOT_READ
+    """Links to the CPU beside it (Grace)."""
+    c2c_link_mbytes_per_s: Int = NOT_READ
+    """Of one link, as the first of them tells."""

@@ -67,6 +67,9 @@ class NodeInfo(Struct, frozen=True):
     gpuwatch_version: str = ""
     containerised: bool = False
     """We ourselves run in a PID namespace: NVML may hand out PIDs of the host."""
+    proc_hides: tuple[str, ...] | UnsetType = UNSET
+    """The mount options by which /proc hides other users' processes from us, such as "hidepid=2" and "gid=20". Unset,
+    and then not sent, where it hides none."""
 
 
 class Device(Struct, frozen=True, omit_defaults=True):

@@ -45,7 +45,7 @@ class FileSystem(Struct, frozen=True, order=True):
     source: str
     """Such as "/dev/nvme0n1p2" or "server:/export"."""
     remote: bool
-    """Served over a network."""
+    """Served by another machine: over a network, or by this virtual machine's host."""
     disk: str = ""
     """The whole disk, such as "nvme0n1"; "" for what has none: network, memory, layers of a container."""
     rotational: bool = False
@@ -97,6 +97,8 @@ class ProcessInfo(Struct, frozen=True, omit_defaults=True):
     cpus_allowed: str = ""
     """The CPUs that its main thread may run on, as the kernel writes them: "0-3,8". Whatever set them: a cpuset, Slurm,
     taskset, the program. A kernel may list CPUs that the machine does not have. "" when not read."""
+    container_pid: int = 0
+    """Its pid in the innermost PID namespace that it is in; 0 where that is the one in which ``pid`` is told."""
 
     def same_job(self, other: ProcessInfo) -> bool:
         """Whether the two GPU processes are ranks of one distributed job.

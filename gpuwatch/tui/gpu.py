@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from gpuwatch import units
 from gpuwatch.client.state import NodeState
+from gpuwatch.export import card
 from gpuwatch.model import Absent, Device
 from gpuwatch.tui import bursts, chart, columns, facts, marks
 from gpuwatch.tui.marks import AXIS, window_text
@@ -28,6 +29,8 @@ _MIN_ROWS = 3
 _MOST_ROWS = 12
 _ROOMY = 6
 """Lines of each chart, its legend included, that the chart of sub-second samples must leave."""
+_CARD_ROOM = 28
+"""Lines of the body from which on the card has lines of its own, also when all is well: at 24 the charts need them."""
 _SAME_LEVEL = 0.1
 """Ceilings that are this close to each other are one line: both ways of a link, as a rule."""
 
@@ -70,7 +73,7 @@ def rows(state: NodeState, options: ViewOptions, width: int, room: int) -> list[
     sample = state.devices.get(device.index)
     known = sample is not None and not isinstance(sample.clocks_event_reasons, Absent) and not past.missing
     feet = marks.rows(past, options, cell, known=known, across=across)
-    out = _head(state, device, options, width)
+    out = [*_head(state, device, options, width), *_card(state, device, options, width, roomy=room >= _CARD_ROOM)]
     roomy = room - len(out) - len(feet) - bursts.LINES >= all_deep * _ROOMY
     out += _bursts(state, device, options, width, cell, roomy=roomy)
     left = room - len(out) - len(feet)
@@ -124,6 +127,24 @@ def _head(state: NodeState, device: Device, options: ViewOptions, width: int) ->
             about += [(f"{name} {text}".strip(), "text")] if text != units.NA else []
         about += facts.more(sample)
     return [rule(title, keys, width, glyphs), *flow(" now ", about, width, 2, glyphs)]
+
+
+def _card(state: NodeState, device: Device, options: ViewOptions, width: int, *, roomy: bool) -> list[Row]:
+    """What the slow readings say: one line where somebody should do something or the clocks were held down, and, where
+    there is room, always."""
+    health = state.health.get(device.index)
+    if health is None:
+        return []
+    said: list[Span] = [(text, "warn") for text in card.warnings(health)]
+    if held := card.duty_text(health):
+        said.append((f"held down: {held} of the time", "warn"))
+    hot = isinstance(health.temp_margin_c, int) and health.temp_margin_c <= card.NEAR_LIMIT_C
+    if not (said or hot or roomy):
+        return []
+    if isinstance(health.temp_margin_c, int):
+        said.append((card.margin_text(health.temp_margin_c), "text"))
+    said += [(text, "text") for text in card.modes(health)]
+    return flow(" card ", said, width, 2, options.glyphs) if said else []
 
 
 def _plot(

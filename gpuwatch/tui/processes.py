@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gpuwatch import units
 from gpuwatch.client.rates import IoRate
 from gpuwatch.client.state import NodeState
+from gpuwatch.export import unseen
 from gpuwatch.model import Absent, Num, ProcessInfo, Role
 from gpuwatch.tui import facts
 from gpuwatch.tui.selection import (
@@ -218,11 +219,13 @@ def _chosen_rows(state: NodeState, pid: int, width: int, room: int, glyphs: Glyp
     if info is None and not any(p.pid == pid for s in state.devices.values() for p in s.processes):
         return [fit(((f" process {pid} has ended", "warn"),), width, glyphs)]
     if info is None:
-        text = f" NVML lists pid {pid}; /proc has no such process here: its container has PIDs of its own"
-        return [fit(((text, "warn"),), width, glyphs)]
+        text = unseen.in_full(state.inventory.node, pid) if state.inventory is not None else ""
+        return [((f" {line}", "warn"),) for line in wrap(text, width - 2, room, glyphs.ellipsis)]
     said = _moved(state, pid, width)
     if isinstance(info.container, str) and info.container:
         said.append((clean(info.container), "text"))
+    if info.container_pid:
+        said.append((f"PID {info.container_pid} in there", "text"))
     said.extend(_quota(state, info))
     if sample is not None:
         said.append((f"{sample.running_threads} of {sample.num_threads} threads running", "text"))

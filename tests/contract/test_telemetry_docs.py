@@ -13,7 +13,14 @@ from gpuwatch.model import DeviceHealth
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
 SLOWER = PAGE[PAGE.index("## Slower") : PAGE.index("How to read them")]
 EVERY_TICK = PAGE[PAGE.index("## Every tick") : PAGE.index("## Slower")]
-NOT_LISTED = {"device_index", "mono_ns", "process_utils_absent", "energy_window_ns", "throttle_window_ns"}
+NOT_LISTED = {
+    "device_index",
+    "mono_ns",
+    "process_utils_absent",
+    "energy_window_ns",
+    "throttle_window_ns",
+    "grown_window_ns",
+}
 
 
 def rows(section: str) -> dict[str, list[str]]:

@@ -118,6 +118,9 @@ EVENT = model.EventRecord(
     *(0, 123_456_789, 1_700_000_000_000_000_000, model.EventKind.XID, model.EventOrigin.APPLICATION, 31, 31, "text"),
     repeats=2,
 )
+HEALTH_GROWN = msgspec.structs.replace(
+    HEALTH, grown=(model.CounterGrowth("pcie_replays", 12),), grown_window_ns=600_000_000_000, c2c_links=5
+)
 TELEMETRY = wire.Telemetry(
     1,
     2,
@@ -165,6 +168,7 @@ STREAM: dict[str, wire.StreamMessage] = {
     "inventory_mig": wire.InventoryMessage(1, 2, model.Inventory(NODE, (MIG, UNIFIED))),
     "processes": wire.ProcessesMessage(1, 2, (INFO,), (7,)),
     "processes_cpus": wire.ProcessesMessage(1, 2, (msgspec.structs.replace(INFO, cpus_allowed="0-3,8"),), (7,)),
+    "processes_container": wire.ProcessesMessage(1, 2, (msgspec.structs.replace(INFO, container_pid=7),), (7,)),
     "diagnosis": wire.DiagnosisMessage(1, 2, DIAGNOSIS),
     "diagnosis_steps": wire.DiagnosisMessage(1, 2, DIAGNOSIS_STEPS),
     "steps": STEPS,
@@ -186,6 +190,7 @@ STREAM: dict[str, wire.StreamMessage] = {
         complete=True,
     ),
     "telemetry": TELEMETRY,
+    "telemetry_grown": wire.Telemetry(1, 2, (HEALTH_GROWN,)),
     "heartbeat": wire.Heartbeat(1, 2, 3),
     "goodbye": wire.Goodbye(1, 2),
     "replay": wire.ReplayPosition(1, 2, 500, 12.5, 40.0, 2.0, paused=True),
@@ -228,8 +233,10 @@ SUPERSEDED = {
     "snapshot": "snapshot_observed",
     "diagnosis": "diagnosis_steps",
     "processes": "processes_cpus",
+    "telemetry": "telemetry_grown",
 }
-"""Bytes of before ``ProbeResult.observed`` and ``Diagnosis.steps``: still understood, and now sent with that field.
+"""Bytes of before ``ProbeResult.observed``, ``Diagnosis.steps`` and ``DeviceHealth.grown``: still understood, and now
+sent with that field.
 Those of ``ProcessInfo`` as well: with its sixteenth field msgspec begins the map with three bytes instead of one, also
 where it leaves that field out."""
 ALL: dict[str, wire.StreamMessage | wire.Request | wire.Reply] = {**STREAM, **REQUESTS, **REPLIES}
@@ -263,7 +270,7 @@ def test_every_message_type_has_golden_bytes() -> None:
         return {str(t.tag) for t in inspected.types if isinstance(t, msgspec.inspect.StructType)}
 
     known = tags(wire.StreamMessage) | tags(wire.Request) | tags(wire.Reply)
-    variants = ("_cpus", "_empty", "_observed", "_mig", "_steps", "_unwatched")
+    variants = ("_cpus", "_container", "_empty", "_grown", "_observed", "_mig", "_steps", "_unwatched")
     assert known == {next((name.removesuffix(v) for v in variants if name.endswith(v)), name) for name in ALL}
     assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
 

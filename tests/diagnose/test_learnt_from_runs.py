@@ -11,10 +11,12 @@ from diagnose import builders as b
 from gpuwatch.diagnose import thresholds as t
 from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.frames import classify
+from gpuwatch.diagnose.gpu_windows import GpuWindow, throttle_shares
 from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.diagnose.native_frames import native_activity
 from gpuwatch.model import (
     Confidence,
+    CounterGrowth,
     DeviceHealth,
     DeviceProcess,
     DeviceSample,
@@ -452,6 +454,48 @@ def test_errors_from_before_the_job_are_not_held_against_it_but_faulty_memory_is
     pending = tuple(DeviceHealth(0, at, remap_pending=1) for at in b.times()[::20])
     told = job([98], [(BACKWARD, True)], *pending)
     assert (told.verdict.cause, told.verdict.severity) == ("ecc_or_xid", Severity.WARNING)
+
+
+def test_a_link_that_repeats_packets_is_told_and_one_that_did_before_is_not() -> None:
+    kinds: Kinds = [(BACKWARD, True)]
+
+    def health(replays: int, window_s: int) -> tuple[Observation, ...]:
+        growth = (CounterGrowth("pcie_replays", replays), CounterGrowth("ecc_volatile_corrected", 3))
+        return tuple(DeviceHealth(0, at, pcie_replays=9000, grown=growth, grown_window_ns=window_s * 10**9)
+                     for at in b.times()[::20])  # fmt: skip
+
+    storm = job([98], kinds, *health(1200, 600))
+    assert (storm.verdict.cause, storm.verdict.severity) == ("ecc_or_xid", Severity.WARNING)
+    assert "repeats 120 packets a minute" in storm.verdict.summary
+    said = {row.name: (row.value, row.window_s) for row in storm.verdict.evidence}
+    assert (said["PCIe replays, new"], said["memory errors corrected, new"]) == ((1200.0, 600.0), (3.0, 600.0))
+    assert causes(job([98], kinds, *health(80, 600))) == ["healthy"]
+    assert causes(job([98], kinds, *health(1200, 30))) == ["healthy"], "too short for a rate"
+    old = tuple(DeviceHealth(0, at, pcie_replays=9000) for at in b.times()[::20])
+    assert causes(job([98], kinds, *old)) == ["healthy"]
+
+
+def test_heat_between_two_readings_is_found_by_the_drivers_own_counters() -> None:
+    def duty(share: float) -> tuple[Observation, ...]:
+        return tuple(
+            DeviceHealth(0, at, throttle_window_ns=2 * 10**9 + n, throttle_hw_thermal_share=share,
+                         throttle_power_cap_share=0.9)
+            for n, at in enumerate(b.times()[::20])
+        )  # fmt: skip
+
+    hot = job([98], [(BACKWARD, True)], *duty(0.3))
+    assert "thermal_throttle" in causes(hot)
+    found = next(f for f in hot.findings if f.cause == "thermal_throttle")
+    assert "30 % of the time" in found.summary
+    assert {"held down by hw_thermal", "held down by sw_power_cap"} <= {row.name for row in found.evidence}
+    assert causes(job([98], [(BACKWARD, True)], *duty(0.02))) == ["healthy"]
+
+
+def test_reasons_that_only_newer_drivers_tell_are_not_dropped() -> None:
+    end = 10**12
+    window = GpuWindow(0, end - 10**8, end, 0.9)
+    sample = DeviceSample(0, end, clocks_event_reasons=0x200 | 0x400 | 0x8000)
+    assert throttle_shares([sample], [window]) == {"board_limit": 1.0, "reliability": 1.0}
 
 
 def grown(*steps_mib: float) -> list[Observation]:

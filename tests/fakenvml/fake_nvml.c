@@ -87,13 +87,14 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetTotalEnergyConsumption nvmlDeviceGetVirtualizationMode"
     " nvmlDeviceGetNumFans nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetEccMode nvmlDeviceGetMarginTemperature"
     " nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetRemappedRows nvmlSystemGetConfComputeState nvmlDeviceGetCpuAffinity"
-    " nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetP2PStatus * ";
+    " nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetP2PStatus nvmlDeviceGetTemperatureThreshold"
+    " nvmlDeviceGetNvLinkState nvmlDeviceGetGpuFabricInfoV * ";
 static const char *const KEYS =
     " gpus driver nvml cuda kernel stride name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
     " reasons procs mig there slices addressing"
     " clock frozen ring putil events event bar1 bar1used margin remap ecc fans fan pstate enc dec jpg ofa pciegen pciewidth"
-    " pciegenmax pciewidthmax persistence computemode reasonsup energy virt conf affinity topo p2p ";
-static const char *const NUMBERED = " gpm gpmrc fi firc fitype ringms ringcap ";
+    " pciegenmax pciewidthmax persistence computemode reasonsup energy virt conf affinity topo p2p graphics video fabric ";
+static const char *const NUMBERED = " gpm gpmrc fi firc fitype ringms ringcap threshold link ";
 
 /* --- scenario --- */
 
@@ -409,7 +410,8 @@ int nvmlDeviceGetTemperature(Gpu *h, unsigned sensor, unsigned *out) {
 }
 int nvmlDeviceGetClockInfo(Gpu *h, unsigned type, unsigned *out) {
     DEVICE(h);
-    *out = (unsigned)number(g, type == 2 ? "mem" : "sm", type == 2 ? 3201 : 345);
+    static const char *const keys[] = {"graphics", "sm", "mem", "video"};
+    *out = (unsigned)number(g, keys[type & 3], type == 2 ? 3201 : 345);
     return OK;
 }
 VALUE(nvmlDeviceGetCurrentClocksEventReasons, u64, "reasons", 1)

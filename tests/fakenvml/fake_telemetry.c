@@ -12,7 +12,8 @@
  *   events:   events=BITS that the GPU supports (65439); event=TYPE:DATA, told once from its time on
  *   others:   bar1 bar1used=BYTES margin=C remap=CORR:UNC:PENDING:FAILED ecc=0|1 fans=N fan=PCT pstate enc dec jpg ofa
  *             pciegen pciewidth pciegenmax pciewidthmax persistence computemode reasonsup=BITS energy=MILLIJOULE virt
- *             conf=0|1 affinity=WORD topo=LEVEL p2p=STATUS
+ *             conf=0|1 affinity=WORD topo=LEVEL p2p=STATUS graphics video=MHZ fabric=STATE:STATUS:HEALTH
+ *             threshold.TYPE=C link.N=0|1 (state of an NVLink before Hopper); without them NOT_SUPPORTED
  *
  * Asked without a key, what an H200 does not have is NOT_SUPPORTED, and the rest has the value of an idle one.
  */
@@ -252,6 +253,34 @@ typedef struct { unsigned environment, feature, devtools; } ConfState;
 int nvmlSystemGetConfComputeState(ConfState *out) {
     ENTER(NODE);
     *out = (ConfState){0, (unsigned)number(NODE, "conf", 0), 0};
+    return OK;
+}
+int nvmlDeviceGetTemperatureThreshold(Gpu *h, unsigned type, unsigned *out) {
+    char key[24];
+    DEVICE(h);
+    snprintf(key, sizeof key, "threshold.%u", type);
+    if (isnan(number(g, key, NAN))) return NOT_SUPPORTED;
+    *out = (unsigned)number(g, key, 0);
+    return OK;
+}
+int nvmlDeviceGetNvLinkState(Gpu *h, unsigned link, unsigned *out) {
+    char key[24];
+    DEVICE(h);
+    snprintf(key, sizeof key, "link.%u", link);
+    if (isnan(number(g, key, NAN))) return NOT_SUPPORTED;
+    *out = (unsigned)number(g, key, 0);
+    return OK;
+}
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state; unsigned health; } FabricInfo;
+int nvmlDeviceGetGpuFabricInfoV(Gpu *h, FabricInfo *out) {
+    char fabric[64];
+    unsigned state = 0;
+    DEVICE(h);
+    if (out->version != 0x02000024) return VERSION;
+    int rc = text(g, "fabric", "0:0:0", fabric, sizeof fabric);
+    if (rc) return rc;
+    if (sscanf(fabric, "%u:%u:%u", &state, &out->status, &out->health) != 3) refuse(0, "expected STATE:STATUS:HEALTH", fabric);
+    out->state = (unsigned char)state;
     return OK;
 }
 int nvmlDeviceGetCpuAffinity(Gpu *h, unsigned words, unsigned long *out) {

@@ -49,6 +49,8 @@ EVERY_5_S = {
     "nvmlDeviceGetTotalEnergyConsumption": 1,
     "nvmlDeviceGetMarginTemperature": 1,
     "nvmlDeviceGetBAR1MemoryInfo": 1,
+    # Graphics and video; those of each tick are SM and memory.
+    "nvmlDeviceGetClockInfo": 2,
 }
 MPS = {"nvmlDeviceGetMPSComputeRunningProcesses_v3": 1}
 """Every 5 s, watched or not."""
@@ -59,6 +61,7 @@ EVERY_30_S = {
     "nvmlDeviceGetPersistenceMode": 1,
     "nvmlDeviceGetComputeMode": 1,
     "nvmlDeviceGetEnforcedPowerLimit": 1,
+    "nvmlDeviceGetGpuFabricInfoV": 1,
 }
 NEVER = ("nvmlDeviceGetPcieThroughput", "nvmlDeviceGetInforomConfigurationChecksum")
 

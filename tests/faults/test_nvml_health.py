@@ -8,10 +8,12 @@ import pytest
 from fakenvml.bench import ticking
 
 from gpuwatch.collect.field_ids import COUNTERS, LIMITS, MOVING, known_to, version_of
+from gpuwatch.export import card
 from gpuwatch.model import (
     NOT_READ,
     NOT_SUPPORTED,
     Absent,
+    CounterGrowth,
     DeviceHealth,
     PeerLink,
     Reason,
@@ -26,7 +28,8 @@ def test_a_card_that_has_everything_shows_everything(tmp_path: Path) -> None:
     rates = "fi.197=5000000000@1000 fi.198=6000000000@2000 " + " ".join(f"fi.{i}=0" for i in (74, 75, 76, 77, 79))
     limits = "fi.187=200000 fi.188=700000 fi.189=700000 fi.193=-8 fi.194=-2 fi.195=0 fi.196=0"
     types = " ".join(f"fitype.{i}=5" for i in (193, 194, 195, 196))
-    newer = "fi.269=0 fi.270=0 fi.271=0"
+    # One link that tells of itself; "fi.91" above says how many there are.
+    newer = "fi.269=0 fi.270=0 fi.271=0 fi.165=1 fi.161=2 fi.162=3 fi.163=4 fi.170=10 fi.172=44712"
     lines = [f"gpu 0 {part}" for part in (counters, levels, rates, limits, types, newer)]
     with ticking(tmp_path, "\n".join(["gpu 0 fans=2 fan=30 energy=0@300000 mig=0", *lines])) as t:
         health = t.health(6)
@@ -35,13 +38,18 @@ def test_a_card_that_has_everything_shows_everything(tmp_path: Path) -> None:
         for name in health.__struct_fields__
         if isinstance(getattr(health, name), Absent) and name not in NOT_FIELDS
     }
-    assert absent == set()
+    # What Ada and newer cards tell as offsets, older ones tell as temperatures.
+    assert absent == {"temp_shutdown_c", "temp_slowdown_c", "temp_mem_max_c", "temp_gpu_max_c"}
     for number, field in enumerate(COUNTERS):
         assert getattr(health, field.name) == number, field.name
     assert (health.power_avg_w, health.power_instant_w, health.power_memory_w) == (412.5, 420.25, 97.7)
     assert (health.power_limit_min_w, health.power_limit_max_w, health.power_limit_default_w) == (200, 700, 700)
     assert health.tlimit_shutdown_c == -8
     assert health.tlimit_slowdown_c == -2
+    links = (health.nvlink_link_replays, health.nvlink_link_recoveries, health.nvlink_link_crc_errors)
+    assert (*links, health.nvlink_links_down) == (2, 3, 4, 0)
+    assert (health.c2c_links, health.c2c_link_mbytes_per_s) == (10, 44712)
+    assert (health.fabric_state, health.fabric_status, health.fabric_health) == (0, 0, 0)
     assert (health.fan_pct, health.mig_enabled, health.persistence_mode) == (30, 0, 1)
 
 
@@ -58,6 +66,8 @@ def test_a_bare_card_is_absent_rather_than_zero(tmp_path: Path) -> None:
             "peers",
             "process_utils",
             "slowed_calls",
+            "grown",
+            "grown_window_ns",
             "confidential_compute",
         }:
             assert getattr(health, name) in (NOT_SUPPORTED, None), name
@@ -242,3 +252,61 @@ def test_every_field_has_its_place_in_the_reading() -> None:
     for field in (*MOVING, *LIMITS):
         name = field.name.replace("_mw", "_w").replace("_kib", "_bytes_per_s").removesuffix("_bytes")
         assert {name, f"{name}_share", f"{name}_bytes_per_s"} & fields, field.name
+
+
+def test_errors_of_hoppers_links_are_added_up_and_links_that_do_not_run_are_counted(tmp_path: Path) -> None:
+    links = "fi.91=3 fi.165=1 fi.165.1=0 fi.165.2=1 fi.161=5 fi.161.1=0 fi.161.2=7"
+    with ticking(tmp_path, f"gpu 0 {links}") as t:
+        health = t.health(1)
+        t.fake.set("gpu 0 fi.161.2=9")
+        later = t.health(32)
+    assert (health.nvlink_links, health.nvlink_links_down, health.nvlink_link_replays) == (3, 1, 12)
+    assert health.nvlink_link_crc_errors == NOT_SUPPORTED
+    assert later.grown == (CounterGrowth("nvlink_link_replays", 2),)
+    assert later.grown_window_ns > 30_000_000_000
+
+
+def test_links_of_an_older_card_or_driver_are_asked_by_the_older_call(tmp_path: Path) -> None:
+    for driver in ("580.159.04", "515.65.01"):
+        with ticking(tmp_path, f"driver={driver}\ngpu 0 fi.91=2 link.0=1 link.1=0") as t:
+            assert t.health(1).nvlink_links_down == 1
+
+
+def test_a_fabric_that_is_not_ready_is_told_for_it_is_why_cuda_fails(tmp_path: Path) -> None:
+    with ticking(tmp_path, "gpu 0 fabric=2:0:1") as t:
+        health = t.health(1)
+        assert (health.fabric_state, health.fabric_health) == (2, 1)
+        said = list(card.warnings(health))
+    assert said == [
+        "the NVLink fabric is being set up: CUDA fails with error 802 until it is ready (nvidia-fabricmanager)",
+        "the NVLink fabric: reduced bandwidth",
+    ]
+    failed = DeviceHealth(0, 0, fabric_state=3, fabric_status=15)
+    assert list(card.warnings(failed)) == ["the NVLink fabric could not be set up (NVML error 15)"]
+    assert list(card.warnings(DeviceHealth(0, 0, fabric_state=3, fabric_status=0, fabric_health=0b10101010))) == []
+
+
+def test_limits_of_a_card_before_ada_are_temperatures_and_asked_once(tmp_path: Path) -> None:
+    with ticking(tmp_path, "gpu 0 threshold.0=95 threshold.1=92 threshold.3=85") as t:
+        first = t.tick()
+        assert first.health is not None
+        assert (first.health.temp_shutdown_c, first.health.temp_slowdown_c, first.health.temp_gpu_max_c) == (95, 92, 85)
+        assert first.health.temp_mem_max_c == NOT_SUPPORTED
+        assert "nvmlDeviceGetTemperatureThreshold" not in t.tick(31_000).calls
+
+
+def test_engines_of_a_mig_instance_are_told_by_gpm_which_alone_knows_them(tmp_path: Path) -> None:
+    engines = " ".join(f"rc.nvmlDeviceGet{name}Utilization=3" for name in ("Encoder", "Decoder", "Jpg", "Ofa"))
+    absent = " ".join(f"gpmrc.{number}=3" for number in (*range(32, 38), *range(40, 48), 50, 51, *range(166, 170)))
+    with ticking(tmp_path, f"gpu 0 {engines} gpm.30=40 gpm.31=61 {absent}") as t:
+        health = t.health(6)
+        calls = [t.tick(1000).calls.get("nvmlGpmMetricsGet", 0) for _ in range(8)]
+    assert health.decoder_util_pct == 61, "a unit that is not there reads as an idle one: a mean would be too low"
+    assert (health.encoder_util_pct, health.jpeg_util_pct, health.ofa_util_pct) == (NOT_SUPPORTED,) * 3
+    assert sum(calls) == 8 + 4, "two more in four seconds, not one more in each tick"
+
+
+def test_engines_that_the_card_tells_itself_are_not_asked_of_gpm(tmp_path: Path) -> None:
+    with ticking(tmp_path, "gpu 0 dec=33 gpm.30=99") as t:
+        assert t.health(6).decoder_util_pct == 33
+        assert [t.tick(1000).calls.get("nvmlGpmMetricsGet", 0) for _ in range(4)] == [1] * 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.collect.cgroup import RESOLVE_EVERY_NS, CgroupReader, container_label, container_of, main_path
+from gpuwatch.collect.cgroup import RESOLVE_EVERY_NS, CgroupReader, container_label, container_of, levels, main_path
 from gpuwatch.collect.proc_parse import (
     CgroupPaths,
     Throttling,
@@ -19,6 +19,7 @@ from gpuwatch.collect.proc_parse import (
 from gpuwatch.model import Absent, Reason
 
 ID = "3f2a1b4c5d6e" + "0" * 52
+INNER = "9e" + "0" * 62
 UID = "0fb7e4a1-1234-4c5d-9e8f-0123456789ab"
 NO_QUOTA = Absent(Reason.NOT_FOUND, "no CPU quota")
 
@@ -46,6 +47,31 @@ NO_QUOTA = Absent(Reason.NOT_FOUND, "no CPU quota")
         ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", "slurm job 42 step 0"),
         ("/slurm/uid_1000/job_42/step_batch/task_0", "slurm job 42 step batch"),
         ("/slurm_node7/uid_1000/job_42", "slurm job 42"),
+        ("/system.slice/n1_slurmstepd.scope/job_77/step_4294967291/user/task_0", "slurm job 77 step batch"),
+        ("/../../job_77/step_0/user/task_0", "slurm job 77 step 0"),
+        (f"/system.slice/train.service/libpod-payload-{ID}", "podman 3f2a1b4c5d6e"),
+        (f"/user.slice/user-7.slice/user@7.service/app.slice/t.service/libpod-payload-{ID}", "podman 3f2a1b4c5d6e"),
+        (f"/user.slice/user-7.slice/user@7.service/user.slice/docker-{ID}.scope", "docker 3f2a1b4c5d6e"),
+        (f"/docker/{ID}/docker/{INNER}", "docker 9e0000000000"),
+        (f"/docker/{ID}/system.slice/containerd.service", "docker 3f2a1b4c5d6e"),
+        (f"/docker/{ID}/kubelet/kubepods/besteffort/pod{UID}/{INNER}", f"k8s pod {UID} container 9e0000000000"),
+        (f"/ecs/0123456789abcdef0123456789abcdef/{ID}", "docker 3f2a1b4c5d6e"),
+        (f"/foo/{ID}", "container 3f2a1b4c5d6e"),
+        (f"/k8s.io/{ID}", "containerd 3f2a1b4c5d6e"),
+        (f"/../{ID}", "container 3f2a1b4c5d6e"),
+        (f"/../../../pod{UID}/{ID}", f"k8s pod {UID} container 3f2a1b4c5d6e"),
+        (f"/kubepods/pod{UID}/{ID}", f"k8s pod {UID} container 3f2a1b4c5d6e"),
+        (
+            f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-{ID}.scope/container",
+            f"k8s pod {UID} container 3f2a1b4c5d6e",
+        ),
+        ("/lxc.payload.trainer/system.slice/x.service", "lxc trainer"),
+        ("/lxc/101/ns/user.slice", "lxc 101"),
+        ("/lxc.payload/old-name", "lxc old-name"),
+        ("/lxc.monitor.trainer", ""),
+        (f"/lxc.payload.trainer/docker/{ID}", "docker 3f2a1b4c5d6e"),
+        ("/machine.slice/systemd-nspawn@box.service/payload", "machine box"),
+        ("/machine.slice/machine-my\\x2dbox.scope", "machine my-box"),
         ("/user.slice/user-1000.slice/session-3.scope", ""),
         ("/system.slice/ssh.service", ""),
         ("/", ""),
@@ -65,6 +91,15 @@ def test_a_plain_login_session_is_no_container() -> None:
     paths = parse_cgroup(b"0::/user.slice/user-1000.slice/session-3.scope\n")
     assert container_label(paths) == Absent(Reason.NOT_FOUND)
     assert main_path(paths) == "/user.slice/user-1000.slice/session-3.scope"
+
+
+def test_an_apptainer_job_that_has_no_cgroup_of_its_own_is_named_by_its_image() -> None:
+    paths = parse_cgroup(b"0::/user.slice/user-1000.slice/session-3.scope\n")
+    assert container_label(paths, {"APPTAINER_CONTAINER": "/images/train.sif"}) == "apptainer train.sif"
+    assert container_label(paths, {"SINGULARITY_CONTAINER": "/images/sandbox/"}) == "apptainer sandbox"
+    assert container_label(paths, {"RANK": "0"}) == Absent(Reason.NOT_FOUND)
+    docker = parse_cgroup(f"0::/docker/{ID}\n".encode())
+    assert container_label(docker, {"APPTAINER_CONTAINER": "/a.sif"}) == "docker 3f2a1b4c5d6e"
 
 
 def test_cgroup_lines_keep_colons_in_paths_and_lose_the_deleted_mark() -> None:
@@ -239,3 +274,23 @@ def test_forgotten_jobs_do_not_pile_up(tree: Tree) -> None:
         reader.read(pid, 0)
         reader.keep(frozenset({pid}))
     assert len(reader._limits) == 1
+
+
+OURS = "1 0 0:30 /docker/ours /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "path", "directories"),
+    [
+        (OURS + "2 0 0:30 / /host/cpu ro - cgroup cgroup rw,cpu\n", "/docker/job", ["/docker/job", "/docker", ""]),
+        # With a cgroup namespace of our own the host's tree and the job lie above us.
+        ("2 0 0:30 /../.. /host/cpu ro - cgroup cgroup rw,cpu\n", "/../../docker/job", ["/docker/job", "/docker", ""]),
+        ("2 0 0:30 /.. /host/cpu ro - cgroup cgroup rw,cpu\n", "/../../docker/job", []),
+        (OURS, "/docker/job", []),
+    ],
+)
+def test_the_quota_is_looked_for_in_every_mount_that_shows_the_job(
+    mounts: str, path: str, directories: list[str]
+) -> None:
+    found = levels(CgroupPaths(None, {"cpu": path}), parse_cgroup_mounts(mounts.encode()))
+    assert found == (False, [f"/host/cpu{directory}" for directory in directories])

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tui"))
 from tui_states import NOW_NS, SECOND, STATES
 
 from gpuwatch.client.state import TimedBurst
-from gpuwatch.model import BurstSummary, ProbeValue
+from gpuwatch.model import BurstSummary, CounterGrowth, DeviceHealth, ProbeValue
 from gpuwatch.tui import bursts, marks, series
 from gpuwatch.tui.selection import ViewOptions, move, selected_device
 from gpuwatch.tui.text import Row, plain
@@ -193,3 +193,32 @@ def test_an_instance_without_its_gpu_stands_for_itself() -> None:
     assert "▸101 H200 MIG" in text
     assert "MIG 1g.18gb of GPU" not in text
     assert "H200 MIG 1g.18gb of GPU 0" in plain(drawn("mig_tree", 160, 50, device=101))
+
+
+# --------------------------------------------------------------------------- what the card says of itself
+
+
+def test_a_card_in_order_takes_no_line_at_80x24_and_tells_its_margin_where_there_is_room() -> None:
+    well = DeviceHealth(0, NOW_NS, temp_margin_c=47, persistence_mode=1, virtualization=1)
+    state = replace(STATES["live1"], health={0: well})
+    plain_state = plain(screen(STATES["live1"], ViewOptions(view="gpu", zone=UTC), 80, 24, now_ns=NOW_NS))
+    assert plain(screen(state, ViewOptions(view="gpu", zone=UTC), 80, 24, now_ns=NOW_NS)) == plain_state
+    text = plain(screen(state, ViewOptions(view="gpu", zone=UTC), 120, 40, now_ns=NOW_NS))
+    assert " card 47 °C left to the slowdown temperature · passed through to this virtual machine" in text
+
+
+def test_new_errors_held_clocks_and_heat_are_on_the_screen_at_80x24() -> None:
+    ill = DeviceHealth(
+        *(0, NOW_NS),
+        throttle_power_brake_share=0.1,
+        grown=(CounterGrowth("pcie_replays", 12),),
+        grown_window_ns=600 * SECOND,
+    )
+    for health, said in (
+        (ill, "+12 PCIe replays in 10 min held down: external power brake 10 % of the time"),
+        (DeviceHealth(0, NOW_NS, temp_margin_c=-2), "2 °C beyond the slowdown temperature"),
+    ):
+        state = replace(STATES["live1"], health={0: health})
+        rows = screen(state, ViewOptions(view="gpu", zone=UTC), 80, 24, now_ns=NOW_NS)
+        assert f" card {said}" in " ".join(plain(rows).split())
+        assert len(rows) == 24

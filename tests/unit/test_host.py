@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from gpuwatch.collect.host import INIT_PID_NAMESPACE, HostReader, node_info
 from gpuwatch.collect.proc_parse import (
@@ -191,6 +192,19 @@ def test_this_machine_is_described() -> None:
     assert len(node.boot_id) == 36
     assert isinstance(node.mem_total_bytes, int)
     assert node.driver_version == NOT_READ
+
+
+@pytest.mark.parametrize(("readable", "hides"), [(False, ("hidepid=2", "gid=20")), (True, UNSET)])
+def test_a_proc_that_hides_processes_is_told_to_whom_it_does(
+    tmp_path: Path, readable: bool, hides: tuple[str, ...] | UnsetType
+) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text("22 27 0:21 / /proc rw - proc proc rw,gid=20,hidepid=2\n")
+    if readable:
+        # Root and the group of gid= see the first process in spite of it.
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1/stat").write_text("1 (init) S 0")
+    assert node_info(tmp_path).proc_hides == hides
 
 
 def test_this_machine_is_read() -> None:

@@ -85,12 +85,49 @@ def test_devices_pipes_shared_tensors_and_deleted_files_are_no_storage(tmp_path:
 @pytest.mark.parametrize(
     ("kind", "remote"),
     [
-        *((kind, True) for kind in ("nfs", "ceph", "lustre", "fuse.s3fs", "fuse.sshfs")),
-        *((kind, False) for kind in ("ext4", "overlay", "fuse.squashfuse", "fuseblk", "virtiofs")),
+        *((kind, True) for kind in ("nfs", "ceph", "lustre", "gpfs", "beegfs", "wekafs", "cpfs", "9p", "virtiofs")),
+        *((f"fuse.{program}", True) for program in ("s3fs", "sshfs", "gcsfuse", "rclone", "juicefs", "JuiceFS")),
+        *((f"fuse.{program}", True) for program in ("quobyte", "ossfs", "mfs", "gpfs", "seaweedfs", "glusterfs")),
+        *((kind, False) for kind in ("ext4", "overlay", "fuse.squashfuse", "fuseblk", "fuse", "btrfs", "zfs")),
     ],
 )
 def test_what_a_network_serves_is_known_by_its_name(kind: str, remote: bool) -> None:
     assert is_remote(Mount("0:1", "/x", kind, "source")) is remote
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "remote"),
+    [
+        *(("fuse", source, True) for source in ("mountpoint-s3", "cvmfs2", "blobfuse2", "s3fs", "/usr/bin/blobfuse2")),
+        *(("fuse", source, True) for source in ("mfs#host:9421", "JuiceFS:vol", "https://store/x", "u@host:/data")),
+        ("fuse.unheard-of", "host:/data", True),
+        *(("fuse", source, False) for source in ("/dev/sdb1", "squashfuse", "/home/me/image.sif", "/a:/b")),
+        ("fuse.mergerfs", "disk1:/disk2", False),
+        ("fuse.squashfuse", "s3fs", False),
+    ],
+)
+def test_a_fuse_file_system_that_does_not_name_its_program_is_known_by_its_source(
+    kind: str, source: str, remote: bool
+) -> None:
+    assert is_remote(Mount("0:1", "/x", kind, source)) is remote
+
+
+def test_a_sandbox_whose_root_is_a_folder_of_its_host_is_not_said_to_read_from_a_network() -> None:
+    assert [is_remote(Mount("0:1", point, "9p", "none")) for point in ("/", "/data")] == [False, True]
+
+
+def test_the_disk_of_a_file_system_with_a_number_of_its_own_is_that_of_its_source(tmp_path: Path) -> None:
+    m = Machine(tmp_path)
+    (m.sys / "class/block").mkdir(parents=True)
+    (m.sys / "class/block/nvme0n1p2").symlink_to("../../block/nvme0n1/nvme0n1p2")
+    lines = "80 1 0:27 / / rw - btrfs /dev/nvme0n1p2 rw\n81 1 0:44 / /tank rw - zfs tank/data rw\n"
+    (m.proc / "7/mountinfo").write_text(lines)
+    m.open("/home/a", "/tank/b")
+    assert m.found() == {
+        FileSystem("/", "btrfs", "/dev/nvme0n1p2", remote=False, disk="nvme0n1"),
+        # Which disks a pool is on only its own tools say.
+        FileSystem("/tank", "zfs", "tank/data", remote=False),
+    }
 
 
 @pytest.mark.parametrize(

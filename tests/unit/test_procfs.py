@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.collect.host import INIT_PID_NAMESPACE
 from gpuwatch.collect.proc_files import KeptFiles
 from gpuwatch.collect.procfs import LOOK_EVERY_NS, TASKS_PER_PROCESS, ProcessReader
+from gpuwatch.collect.strangers import AGAIN_NS
 from gpuwatch.model import NOT_READ, Absent, ProcessInfo, ProcessSample, ProcessTick, RankPlace, Reason, Role
 
 RECORDED_IO = (Path(__file__).parent / "procfixtures/main_io.txt").read_bytes()
@@ -203,6 +205,40 @@ def test_pids_that_are_not_in_our_namespace_are_skipped_and_never_reported_gone(
         assert by_pid(tick).keys() == {10}
         assert tick.gone == ()
         assert [cgroup.root_pid for cgroup in tick.cgroups] == [10]
+
+
+def test_a_local_process_that_only_bears_the_number_of_a_gpu_process_is_not_taken_for_it(
+    proc: FakeProc, tmp_path: Path
+) -> None:
+    (proc.root / "self/ns").mkdir()
+    (proc.root / "self/ns/pid").symlink_to("pid:[4026532841]")
+    for pid, target in ((10, "/dev/nvidiactl"), (20, "/dev/null"), (30, "/dev/dxg")):
+        proc.add(pid)
+        (proc.root / f"{pid}/fd").mkdir()
+        (proc.root / f"{pid}/fd/0").symlink_to("/dev/pts/0")
+        (proc.root / f"{pid}/fd/1").symlink_to(target)
+    proc.add(40)  # Its files may not be listed: nothing speaks against it.
+    roots: dict[int, tuple[int, ...]] = dict.fromkeys((10, 20, 30, 40), GPU)
+    reader = ProcessReader(proc.root)
+    assert by_pid(reader.read(roots, S)).keys() == {10, 30, 40}
+    (proc.root / "20/fd/2").symlink_to("/dev/nvidia-uvm")
+    assert by_pid(reader.read(roots, 2 * S)).keys() == {10, 30, 40}
+    assert by_pid(reader.read(roots, S + AGAIN_NS)).keys() == {10, 20, 30, 40}
+    reader.close()
+    (proc.root / "self/ns/pid").unlink()
+    (proc.root / "self/ns/pid").symlink_to(INIT_PID_NAMESPACE)
+    (proc.root / "20/fd/2").unlink()
+    reader = ProcessReader(proc.root)
+    assert by_pid(reader.read(roots, S)).keys() == {10, 20, 30, 40}, "on the host NVML's pids are ours"
+    reader.close()
+
+
+def test_a_process_in_a_container_is_told_with_the_pid_that_it_has_there(proc: FakeProc, reader: ProcessReader) -> None:
+    proc.add(10)
+    proc.add(20)
+    (proc.root / "20/status").write_text("Uid:\t0\t0\t0\t0\nNSpid:\t20\t9\t7\n")
+    infos = {info.pid: info for info in reader.read({10: GPU, 20: GPU}, S).infos}
+    assert (infos[10].container_pid, infos[20].container_pid, infos[20].uid) == (0, 7, 0)
 
 
 def test_facts_are_sent_once_and_again_only_when_they_change(proc: FakeProc, reader: ProcessReader) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,10 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.reader.close()
 
 
 def test_a_sleeping_process_is_looked_at_again_within_four_ticks(node: Node) -> None:
@@ -63,3 +66,4 @@ def test_few_processes_are_all_looked_at_closely_in_each_tick(tmp_path: Path) ->
     for pid in node.pids:
         (node.proc.root / str(pid) / "wchan").write_text("folio_wait_bit")
     assert {s.wchan for s in node.read().values()} == {"folio_wait_bit"}
+    node.reader.close()

@@ -22,7 +22,9 @@ from gpuwatch.model import (
     Absent,
     ClocksEvent,
     Confidence,
+    CounterGrowth,
     Device,
+    DeviceHealth,
     DeviceProcess,
     DeviceSample,
     Diagnosis,
@@ -179,6 +181,68 @@ def test_pids_of_the_host_in_a_container_are_explained_and_only_there() -> None:
     lines = status_lines(view)
     assert "1 of 2 listed processes are not in this container: such a pid may be the host's;" in lines
     assert any("--pid=host" in line for line in lines)
+
+
+def test_processes_that_proc_hides_are_told_with_what_shows_them() -> None:
+    view = view_of(H200, A100, samples=(STARVED, OLD_CARD))
+    for options, remedy in (
+        (("hidepid=2",), "run gpuwatch as root, or remount /proc with gid= of a group that its user is in"),
+        (("hidepid=invisible", "gid=20"), "run gpuwatch as root, or with the group 20"),
+        (("hidepid=ptraceable", "gid=20"), "run gpuwatch as root"),
+    ):
+        node = msgspec.structs.replace(NODE, proc_hides=options)
+        hidden = msgspec.structs.replace(view, inventory=msgspec.structs.replace(view.inventory, node=node))
+        lines = status_lines(hidden, 100)
+        assert f"1 of 2 listed processes are hidden: /proc is mounted with {','.join(options)};" in lines
+        assert f"  {remedy}" in lines
+        assert any(line.endswith("n/a (hidden by /proc (hidepid), or ended)") for line in lines)
+        assert json.loads(json.dumps(status.status_document(hidden)))["node"]["proc_hides"] == list(options)
+
+
+def test_a_process_in_a_container_is_shown_with_the_pid_that_its_owner_sees() -> None:
+    view = view_of(H200, samples=(STARVED,))
+    info = msgspec.structs.replace(view.infos[4242], container="docker 3f2a1b4c5d6e", container_pid=7)
+    view = msgspec.structs.replace(view, infos={**view.infos, 4242: info})
+    lines = status_lines(view)
+    assert lines[1 + next(n for n, line in enumerate(lines) if " 4242 " in line)].strip() == (
+        "└ PID 7 in docker 3f2a1b4c5d6e"
+    )
+
+
+def test_what_the_card_itself_says_is_in_words_and_growth_not_totals() -> None:
+    health = DeviceHealth(
+        *(0, 1),
+        temp_margin_c=47,
+        throttle_power_cap_share=0.62,
+        throttle_thermal_share=0.03,
+        throttle_hw_thermal_share=0.03,
+        throttle_sw_thermal_share=0.001,
+        pcie_replays=655,
+        grown=(CounterGrowth("pcie_replays", 12), CounterGrowth("of_a_newer_daemon", 1)),
+        grown_window_ns=600_000_000_000,
+        persistence_mode=0,
+        compute_mode=3,
+        confidential_compute=1,
+        virtualization=2,
+        recovery_action=1,
+    )
+    view = msgspec.structs.replace(view_of(H200, samples=(STARVED,)), health={0: health})
+    assert [line for line in status_lines(view, 120) if line.startswith("GPU 0:")] == [
+        "GPU 0: clocks held down for a share of the time by: power cap 62 %, temperature (hardware) 3 %",
+        "GPU 0: +12 PCIe replays, +1 of a newer daemon in 10 min",
+        "GPU 0: the driver asks for a reset",
+        "GPU 0: persistence mode off: each first start of CUDA takes seconds",
+        "GPU 0: compute mode exclusive: one process at a time",
+        "GPU 0: confidential computing: performance counters are off",
+        "GPU 0: a vGPU of this virtual machine",
+        "GPU 0: 47 °C left to the slowdown temperature",
+    ]
+    well = DeviceHealth(0, 1, pcie_replays=655, persistence_mode=1, compute_mode=0, virtualization=0)
+    view = msgspec.structs.replace(view, health={0: well})
+    assert not [line for line in status_lines(view, 120) if line.startswith("GPU 0:")]
+    older = DeviceHealth(0, 1, throttle_thermal_share=0.25)
+    view = msgspec.structs.replace(view, health={0: older})
+    assert "GPU 0: clocks held down for a share of the time by: temperature 25 %" in status_lines(view)
 
 
 def test_an_idle_machine_says_that_nobody_is_there() -> None:

@@ -6,6 +6,7 @@ import re
 import sys
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -208,6 +209,29 @@ def test_a_pid_that_proc_does_not_show_is_still_a_job() -> None:
     assert [job.pid for job in jobs(state)] == [MAIN]
     text = plain(screen(state, ViewOptions(view="processes"), 80, 24, now_ns=NOW_NS))
     assert "not visible in /proc" in text
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ({}, "it has ended, or is of another PID namespace"),
+        ({"containerised": True}, "which is not in this container: run gpuwatch on the host"),
+        ({"proc_hides": ("hidepid=2",)}, "/proc is mounted with hidepid=2 and hides it: run gpuwatch as root"),
+    ],
+)
+def test_why_a_process_cannot_be_seen_is_said_with_the_remedy(node: dict[str, Any], said: str) -> None:
+    state = live(1)
+    assert state.inventory is not None
+    inventory = replace(state.inventory, node=replace(state.inventory.node, **{"containerised": False, **node}))
+    state = replace(state, inventory=inventory, infos={}, processes={})
+    text = plain(screen(state, ViewOptions(view="processes"), 80, 24, now_ns=NOW_NS))
+    assert said in " ".join(text.split())
+
+
+def test_the_pid_in_its_container_is_beside_the_process() -> None:
+    state = live(1)
+    state = replace(state, infos={**state.infos, MAIN: replace(state.infos[MAIN], container_pid=7)})
+    assert "PID 7 in there" in plain(screen(state, ViewOptions(view="processes"), 80, 24, now_ns=NOW_NS))
 
 
 def test_arrows_stop_at_the_first_and_the_last() -> None:
