@@ -5,10 +5,10 @@
 Owns: reading the counters through gpuwatch's own reader while ``bench/jobs/loads.py`` repeats the probes' work, and the
 ceilings that turn a share into TFLOP/s or GB/s. Refuses: judging; the ratio is printed, the reader judges.
 
-Three things stand between a counter and the work. NVML's clock is one of several that a GPU at its power limit runs at
-in a second, so the clock that the job's spin has counted is taken where there is one. The link carries packets: what
-the PCIe counters say is made payload by the packet size that the device is set to, where the kernel shows it (root).
-And the tensor pipe is active for longer than its work takes (``TENSOR_WORK``).
+Two things stand between a counter and the work. The clock that NVML tells is not the one that the SMs run at while
+their tensor pipes work: an H200 that it saw at 1,980 MHz ran at 1,814, far from its power limit. So the clock that the
+job's spin has counted is taken where there is one. And the link carries packets: what the PCIe counters say is made
+payload by the packet size that the device is set to, where the kernel shows it (root).
 
 Counters come about 110 ms late (measured on an H200), so only windows that lie at least ``LAG_NS`` inside the steady
 part are taken; the work's own rate is that of the same stretch of time.
@@ -45,11 +45,6 @@ FLOP_PER_CYCLE = {
 the data sheet."""
 
 
-TENSOR_WORK = {"9.0": 0.90}
-"""Work done in a cycle in which the tensor pipe counts as active, over what it could do, by compute capability. An
-H200, by the clock that NVML tells: bf16 product 0.898, of zeros 0.884, of 4096 0.898, fp16 0.891, tf32 0.908, bf16
-convolution 0.905, of zeros 0.914, at 1,402 to 1,980 MHz and 375 to 632 W; an fp32 product, which does not use that
-pipe, 1.000. So it is the counter's, and neither the clock's nor the kernel's. Others have not been measured."""
 PACKET_BYTES = {"h2d": 20, "d2h": 24}
 """Beside the payload of a packet, from PCIe generation 3 on: framing with the sequence number 4, checksum 4, and the
 header: 12 of a completion (what a device gets that reads host memory), 16 of a write with a 64-bit address."""
@@ -155,8 +150,6 @@ def compared(load: Mapping[str, Any], facts: Mapping[str, Any], samples: Sequenc
     mean, sm, mem = statistics.fmean(values), mean_of(inside, "sm_clock_mhz"), mean_of(inside, "mem_clock_mhz")
     spun = float(load.get("spun_mhz") or 0.0)
     by_sheet, by_clock = said(what, mean, str(facts.get("name", "")), ceiling(facts, what.kind, spun or sm, mem))
-    if by_clock is not None and what.counter == "tensor_active_pct":
-        by_clock *= TENSOR_WORK.get(str(facts.get("capability")), 1.0)
     payload = facts.get("payload_bytes")
     if by_clock is not None and name in PACKET_BYTES and payload:
         by_clock *= payload / (payload + PACKET_BYTES[name])

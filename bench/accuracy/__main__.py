@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 
 from bench.accuracy.labels import FirstSight, Run, read, stamp
-from bench.accuracy.report import goals, page
+from bench.accuracy.report import LIBRARIES, goals, page
 from bench.accuracy.score import Scored, at_first_sight, score, summary
 from gpuwatch.errors import GpuwatchError
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (ROOT / "tests" / "recordings", ROOT / "tests" / "recordings" / "faults")
+RECORDINGS = ROOT / "tests" / "recordings"
+FOLDERS = (RECORDINGS, RECORDINGS / "faults", RECORDINGS / LIBRARIES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

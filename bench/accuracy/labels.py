@@ -99,6 +99,8 @@ class Run(Struct, frozen=True):
     fault: Speed | None = None
     twins: tuple[Twin, ...] = ()
     error: str = ""
+    doubt: str = ""
+    """Why its label is not believed, where somebody has said so."""
     past_queue: bool = False
     """Speeds were measured once the batches were used up that lay ready: older runs took them for the job's pace."""
     folder: str = ""
@@ -218,6 +220,8 @@ def label(run: Run, *, as_first_measured: bool = False) -> Label:
     """
     if not run.file:
         return Label(Standing.APART, run.error or "not recorded")
+    if run.doubt:
+        return Label(Standing.APART, run.doubt)
     if as_first_measured and run.before is not None:
         run = msgspec.structs.replace(run, fault=run.before[0], twins=run.before[1], past_queue=False)
     if not as_first_measured and (share := _ready_batches(run)) is not None:

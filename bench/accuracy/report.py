@@ -7,6 +7,7 @@ not measured as not measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from statistics import median
 
 from bench.accuracy import metrics
@@ -34,6 +35,10 @@ repair. The runner throws ready batches away, measures for up to four times as l
 and three of what comes now and then, gives a job that compiles a new process, and waits until another tenant trains: a
 repair that was measured before it did seemed to help as much as having none.
 
+Jobs of other libraries (`python -m probes.faults.libraries_run`: transformers, JAX, pandas, scikit-learn) stand by
+themselves: the rules knew these loops from their source at most. Two of its jobs, of Lightning, did not start, and
+three did not fit into the time.
+
 The jobs are in `probes/faults`; `make faults ARGS="--seed 100"` runs them on one NVIDIA GPU as root (for the CPU quota
 and the stacks), ten minutes a batch.
 
@@ -43,6 +48,8 @@ stacks are taken for the whole recording, over its speed just before: each is se
 many jobs means something; paired turns, at rest and in a burst, are in [what it costs](cost.md#the-watched-job). The
 bound on the gain is what the first finding says that its remedy can gain at most, held against what the label's own
 repair gained, where the verdict was right; a gain of more than a tenth above breaks it."""
+LIBRARIES = "libraries"
+"""Folder of the recorded jobs of other libraries; their loops are not those of ``probes/faults/train.py``."""
 FITTED_ON = 100
 """The last seed whose recordings the first rules were fitted on. What comes later is the unseen half."""
 FIRST_SIGHT = """What was said of each recording by the rules as they were before anybody had looked at it, written
@@ -82,6 +89,8 @@ def page(scored: Sequence[Scored], unrecorded: Sequence[Run]) -> str:
 def _first_sight(scored: Sequence[Scored]) -> Iterator[str]:
     """The unseen draws together, then one table per revision of the rules, newest last, and every wrong answer."""
     sights = [first for s in scored if (first := at_first_sight(s)) is not None]
+    others = [s for s in sights if Path(s.run.folder).name == LIBRARIES]
+    sights = [s for s in sights if s not in others]
     revisions = dict.fromkeys(s.run.first.rules for s in sights if s.run.first)
     groups = {f"Rules of {r}": [s for s in sights if s.run.first and s.run.first.rules == r] for r in revisions}
     unseen = [s for s in sights if s.run.seed > FITTED_ON]
@@ -89,6 +98,9 @@ def _first_sight(scored: Sequence[Scored]) -> Iterator[str]:
     if len(seeds) > 1:
         name = f"The unseen draws together: seeds {', '.join(map(str, seeds))}, each by the rules of its day"
         groups = {name: unseen, **groups}
+    if others:
+        rules = ", ".join(dict.fromkeys(s.run.first.rules for s in others if s.run.first))
+        groups[f"Jobs of other libraries, by the rules of {rules}"] = others
     for number, (title, group) in enumerate(groups.items()):
         yield from ("", "") if number else ()
         yield f"### {title}"

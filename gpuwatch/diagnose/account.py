@@ -105,7 +105,7 @@ class Account(Struct, frozen=True):
 
     def _aftermath(self, activity: Activity) -> float:
         launching = self.lost.get(Activity.LAUNCHING, 0.0)
-        stalls = {a: lost for a, lost in self.lost.items() if a is not Activity.LAUNCHING}
+        stalls = {a: lost for a, lost in self.lost.items() if a is not Activity.LAUNCHING and self._is_seen(a)}
         total = sum(stalls.values())
         limits = self.held.get(Activity.LAUNCHING, 0.0) >= t.LAUNCH_LIMITS * self.computing
         if launching and not limits and total >= t.NAMED_FROM / 2:
@@ -114,6 +114,10 @@ class Account(Struct, frozen=True):
         if activity is Activity.LAUNCHING:
             return -exposed
         return exposed * self.held.get(activity, 0.0) / self.held_in(*DRAINS) if exposed and activity in DRAINS else 0.0
+
+    def _is_seen(self, activity: Activity) -> bool:
+        """Whether a stall was met often enough to be charged with what follows it: two samples are an accident."""
+        return self.lost.get(activity, 0.0) >= t.NAMED_FROM or self.lines.get(activity, 0.0) >= t.EXPOSED_SAMPLES
 
     def _exposed(self) -> float:
         """Of what is lost while launching, the part that waits for the GPU expose: a thread that stops until the queue

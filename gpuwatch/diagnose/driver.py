@@ -64,7 +64,8 @@ def _driving(stack: StackSample, usual: dict[int, int]) -> ThreadStack | None:
     other = next((th for th in others if th.os_tid == tid), None) or next((th for th in others if _trains(th)), None)
     if other is not None:
         return other
-    return main if main is not None and main.frames else next(iter(others), None)
+    # A stack that could not be read says nothing; another thread's would say something else.
+    return next(iter(others), None) if main is None else main if main.frames else None
 
 
 def _trains(thread: ThreadStack) -> bool:

@@ -205,6 +205,9 @@ def _by_leaf(thread: ThreadStack, text_of: Mapping[tuple[str, int], str]) -> tup
         # Outside of modules, backward and optimizers the same functions compute on the CPU, when that is where their
         # tensors are: image transforms, collation, metrics.
         return Activity.LAUNCHING, in_step or bool(_HANDS_OUT.search(leaf.file))
+    if kind is Origin.STANDARD and _caller(frames) in (Origin.TORCH, Origin.LAUNCHER):
+        # functools, contextlib, weakref: what a framework's own Python is made of.
+        return Activity.LAUNCHING, in_step
     if kind in (Origin.CPU, Origin.STANDARD):
         return (Activity.HOST_WORK if thread.active else Activity.WAITING), True
     text = text_of.get((leaf.file, leaf.line), "")
@@ -217,6 +220,11 @@ def _by_leaf(thread: ThreadStack, text_of: Mapping[tuple[str, int], str]) -> tup
     if in_step and kind is Origin.OTHER and activity is Activity.WAITING:
         return Activity.LAUNCHING, True
     return activity, sure
+
+
+def _caller(frames: Sequence[Frame]) -> Origin:
+    """Whose code called the standard library."""
+    return next((kind for f in frames if (kind := origin(f)) is not Origin.STANDARD), Origin.STANDARD)
 
 
 def _asks_for_data(frames: Sequence[Frame]) -> bool:

@@ -6,7 +6,7 @@ what stops the training only now and then (stalls.py).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from gpuwatch.diagnose import cores, stalls
 from gpuwatch.diagnose import thresholds as t
@@ -93,12 +93,16 @@ def _elsewhere(case: Case) -> str:
 
 
 def _is_python(case: Case, account: Account) -> bool:
-    """The interpreter itself is the work: many lines, and the thread holds the lock on most of them. C libraries let
-    go of it for anything large."""
-    places = {f for a in (Activity.HOST_WORK, Activity.USER_LINE) for f in account.where.get(a, {})}
+    """The interpreter itself is the work: many lines, none of them most of it, and the thread holds the lock on most of
+    them. C libraries let go of it for anything large, and one line that calls a library is that library's time."""
+    samples: defaultdict[Frame, float] = defaultdict(float)
+    for activity in (Activity.HOST_WORK, Activity.USER_LINE):
+        for frame, count in account.where.get(activity, {}).items():
+            samples[frame] += count
+    spread = len(samples) >= t.PYTHON_LINES and max(samples.values()) < t.PYTHON_ONE_LINE * sum(samples.values())
     stacks = case.evidence.main_stacks
     holding = sum(any(th.owns_gil and th.os_tid == s.pid for th in s.threads) for s in stacks)
-    return len(places) >= t.PYTHON_LINES and holding >= t.PYTHON_GIL * len(stacks)
+    return spread and holding >= t.PYTHON_GIL * len(stacks)
 
 
 def _python(case: Case, account: Account, lost: float, place: CodeLocation | None) -> Finding:

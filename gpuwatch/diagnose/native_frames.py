@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuwatch.diagnose.activity import Activity
 from gpuwatch.diagnose.driver import driven
+from gpuwatch.diagnose.origin import Origin, origin
 from gpuwatch.model import Frame, StackSample, ThreadStack
 
 _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
@@ -20,6 +21,8 @@ _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
     (Activity.ALLOCATING, re.compile(r"^(cu|cuda)(Mem(Alloc|Free|Create|Map|Unmap|Release|AddressFree)|Malloc|Free)")),
     (Activity.COLLECTING, re.compile(r"^(gc_collect_main|gc_collect_region|gc_collect_full|deduce_unreachable)")),
     (Activity.COMMUNICATING, re.compile(r"^nccl[A-Z]|ProcessGroupNCCL")),
+    # Before what it uses itself: handing a callback to the driver writes to a pipe of its own.
+    (Activity.LAUNCHING, re.compile(r"^(cu|cuda)Launch")),
     (
         Activity.LOGGING,
         re.compile(
@@ -34,15 +37,20 @@ _NATIVE: tuple[tuple[Activity, re.Pattern[str]], ...] = (
             r"(lock_)?PyThread_acquire_lock_timed|acquire_timed)"
         ),
     ),
-    (Activity.LAUNCHING, re.compile(r"^(cu|cuda)Launch")),
     (
         Activity.HOST_WORK,
         re.compile(
             r"(^|::)(AVX2|AVX512|DEFAULT|VSX|ZVECTOR|SVE256)::|mkldnn|dnnl|^mkl_|[gG]?omp_|GOMP_|"
-            r"cpublas|_cpu_kernel|cpu_kernel"
+            r"cpublas|_cpu_kernel|cpu_kernel|^xla::cpu::"
         ),
     ),
-    (Activity.LAUNCHING, re.compile(r"^(cu|cuda)(Launch|Graph|Mem|Func|Module)|^(at|c10|torch)::|THPVariable")),
+    (
+        Activity.LAUNCHING,
+        re.compile(
+            r"^(cu|cuda)(Launch|Graph|Mem|Func|Module)|^(at|c10|torch)::|THPVariable|"
+            r"^(xla|pjrt|jax|stream_executor|tensorflow)::|PjitFunction"
+        ),
+    ),
 )
 """What a native function is for; the first that matches any frame below the innermost Python frame decides. Reading a
 scalar copies and waits, and the wait is what costs; a pageable copy waits too, and the copy is what costs. Operators
@@ -72,7 +80,10 @@ def line_of(frame: Frame) -> tuple[str, int]:
 
 
 def native_activity(frames: Sequence[Frame]) -> Activity:
-    """What the C code below the innermost Python frame was doing."""
+    """What the C code below the innermost Python frame was doing. Where no name is known it computes, except below a
+    library whose business is to hand out work: that is its own overhead."""
     below = [frame.function for frame in itertools.takewhile(lambda frame: not _is_python(frame), frames)]
     found = (activity for activity, pattern in _NATIVE if any(pattern.search(name) for name in below))
-    return next(found, Activity.HOST_WORK)
+    leaf = python_leaf(frames)
+    hands_out = leaf is not None and origin(leaf) in (Origin.TORCH, Origin.LAUNCHER)
+    return next(found, Activity.LAUNCHING if hands_out else Activity.HOST_WORK)

@@ -199,6 +199,8 @@ NEARLY_FULL_MEMORY = 0.97
 PYTHON_LINES = 4
 """Distinct lines of the user's code on which the thread stands with the interpreter lock held: Python itself is the
 work. A vectorised step stands on one or two (H200 set: numpy preprocessing on one line for 43 of 82 samples)."""
+PYTHON_ONE_LINE = 0.80
+"""Of the samples, on one line: a call. H200: scikit-learn's metric, called in one line, has 93 % there."""
 PYTHON_GIL = 0.30
 """py-spy sees the holder in a part of the samples only, when it does not stop the job (H200 set: 0.13 of a job that
 holds the lock all the time between its launches, 0.01 of one that computes in numpy)."""

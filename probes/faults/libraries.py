@@ -343,7 +343,7 @@ def _lightning(talk: Talk, *, workers: int, norms: bool) -> None:
         lightning.Trainer(
             max_steps=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False, min_steps=1,
             precision="32-true" if talk.small else "bf16-mixed", accelerator="cpu" if talk.small else "gpu", devices=1,
-            limit_val_batches=8, val_check_interval=10**6, enable_model_summary=False,
+            limit_val_batches=8, check_val_every_n_epoch=10**6, enable_model_summary=False,
         ).fit(Module(), loader(2 if talk.small else count), loader(2 if talk.small else 4))  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from diagnose import builders as b
+from gpuwatch.diagnose.driver import driven
 from gpuwatch.diagnose.judge import diagnose
 from gpuwatch.diagnose.origin import Origin, origin, user_frame
 from gpuwatch.model import Confidence, Diagnosis, Frame, Observation, SourceLine, StackSample, ThreadStack
@@ -254,3 +255,66 @@ def test_a_path_that_was_cut_in_the_middle_is_still_a_library_s(prefix: str) -> 
     cut = Frame(leaf.function, leaf.file.replace(SITE, prefix), leaf.line)
     assert origin(cut) is Origin.CPU
     assert user_frame([cut, *outer]) == outer[0]
+
+
+def native(*names: str, leaf: str) -> list[StackSample]:
+    """Looks at native frames below a Python line."""
+    below = tuple(Frame(name, "libsomething.so", 0) for name in names)
+    thread = ThreadStack(b.PID, "MainThread", True, False, (*below, *frames(leaf)))
+    return [StackSample(b.PID, b.PID, at, (thread,), native=True) for at in b.times()[90:]]
+
+
+UFUNC = "__call__ SITE/jax/_src/numpy/ufunc_api.py 183 < layers train.py 35 < main train.py 60"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("xla::Shape::Shape", "xla::PjRtStreamExecutorRawLoadedExecutable::Execute"),
+        ("0x7f7678cab3ed", "free"),
+        ("write", "0x7f75fe4ccfba", "cuLaunchHostFunc", "stream_executor::gpu::CudaStream::DoHostCallback"),
+    ],
+)
+def test_a_library_that_hands_out_work_does_so_whatever_its_c_code_is_called(names: tuple[str, ...]) -> None:
+    """JAX without jit on an H200: its own C++ takes the time, and was called preprocessing, and surely."""
+    stacks: list[Observation] = []
+    for at in b.times():
+        main = ThreadStack(b.PID, "MainThread", True, False, frames(UFUNC))
+        stacks.append(StackSample(b.PID, b.PID, at - b.STEP_NS // 2, (main,)))
+    job = [b.inventory(), *b.gpu([4.0, 5.0]), *b.ticks(b.process(b.PID, 1.4)), *b.host(), *stacks]
+    verdict = diagnose([*job, *native(*names, leaf=UFUNC)], b.PID).verdict
+    assert verdict.cause == "launch_bound"
+    assert verdict.confidence is not Confidence.HIGH
+
+
+def test_the_standard_library_within_torch_is_torch() -> None:
+    step = "wrapper PY/contextlib.py 81 < step SITE/torch/optim/adam.py 240 < train train.py 50"
+    assert judged([25.0, 28.0], [(step, True)]).verdict.cause == "launch_bound"
+
+
+def test_one_line_that_calls_a_library_is_no_python_to_be_rewritten() -> None:
+    """scikit-learn's metric holds the interpreter all the time, and the user's loop has one line of it."""
+    metric = "_unique1d SITE/numpy/lib/_arraysetops_impl.py 373 < roc_auc_score SITE/sklearn/metrics/_ranking.py 741 < "
+    kinds = [metric + "train train.py 63"] * 46 + [metric + f"train train.py {n}" for n in range(70, 74)]
+    stacks: list[Observation] = []
+    for i, at in enumerate(b.times()):
+        main = ThreadStack(b.PID, "MainThread", True, True, frames(kinds[i % 50]))
+        stacks.append(StackSample(b.PID, b.PID, at - b.STEP_NS // 2, (main,)))
+    job = [b.inventory(), *b.gpu([0.0, 8.0]), *b.ticks(b.process(b.PID, 1.0)), *b.host(), *stacks]
+    assert diagnose(job, b.PID).verdict.cause == "host_preprocessing"
+
+
+def test_two_samples_of_something_are_not_charged_with_what_follows() -> None:
+    """A trainer stood twice in fifty-nine samples on a line of its own, and was told to preprocess."""
+    table = ("_take SITE/pandas/core/generic.py 4000 < batches train.py 20", True)
+    read = ("fit train.py 35 < <module> train.py 90", True)
+    kinds = [table] * 3 + [read] * 12 + [LAUNCH] * 85
+    found = judged([66.0], kinds, line="loss.item()").findings
+    assert "host_preprocessing" not in {finding.cause for finding in found}
+
+
+def test_a_stack_that_could_not_be_read_is_not_replaced_by_another_thread_s() -> None:
+    listener = _idle_thread("commands", "_hear train.py 9 < run PY/threading.py 982")
+    unread = ThreadStack(b.PID, "MainThread", True, False, ())
+    sample = StackSample(b.PID, b.PID, b.times()[0], (unread, listener))
+    assert list(driven([sample])) == []
