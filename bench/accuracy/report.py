@@ -161,7 +161,11 @@ def goals(found: Summary) -> list[tuple[str, str, str, bool | None]]:
 def _sure(found: Summary) -> str:
     if not found.confident:
         return NONE
-    of = "" if found.confident == found.causes + found.quiet else f"; of {found.confident} jobs it is known how sure the verdict was"
+    of = (
+        ""
+        if found.confident == found.causes + found.quiet
+        else f"; of {found.confident} jobs it is known how sure the verdict was"
+    )
     return f"{found.sure_wrong} of {found.sure} sure verdicts{of}"
 
 

@@ -46,7 +46,6 @@ PATIENCE_S: Final = 5.0
 """nvmlInit takes 10 ms; without persistence mode seconds per GPU. After this long the screen is told."""
 SURVEY_S: Final = 5.0
 """How often to look whether GPUs or MIG instances have come or gone: two calls, some more where MIG is on."""
-EVENTS: Final = "XIDs and other events"
 FOCUS_DEVICE_PERIOD_S: Final = 0.1
 FOCUS_HOST_PERIOD_S: Final = 0.25
 """The host and the processes are read no more often than that: at 10 Hz they would cost more than all GPU readings."""
@@ -287,8 +286,8 @@ class NodeSource:
         """What is not watched while the rest is."""
         failing = self._host.failures.now | self._gpus.failing()
         found = [Unwatched(what, Absent(Reason.ERROR, why)) for what, why in failing.items()]
-        if self._events is not None and self._events.ended is not None:
-            found.append(Unwatched(EVENTS, self._events.ended))
+        if self._events is not None:
+            found += self._events.unwatched()
         return tuple(found) or UNSET
 
     def _start_host(self) -> None:
