@@ -30,6 +30,8 @@ IDENTIFY_S: Final = 0.8
 """Asking one GPU what it is takes some milliseconds; one that takes longer must not hide the others."""
 _SYSFS_PCI: Final = Path("/sys/bus/pci/devices")
 _PROC_DRIVER: Final = Path("/proc/driver/nvidia")
+_COUNT: Final = -1
+_NOTHING: Final = -2
 _LIBRARY: Final = "libnvidia-ml.so.1"
 
 
@@ -64,6 +66,8 @@ class Nvml:
         self._kernel_side: tuple[str, ...] = ()
         self._instances: dict[int, dict[int, str] | None] = {}
         self._identifying: set[int] = set()
+        self._looking: dict[int, int] = {}
+        """Thread to what it is asking, for ``changed``: a GPU, or one of the two below."""
         self._gate = GpmGate(clock)
         self._readers: list[DeviceReader] = []
         self._events: EventWatcher | None = None
@@ -151,22 +155,42 @@ class Nvml:
     def changed(self, skip: frozenset[int]) -> bool:
         """GPUs or MIG instances have come or gone since ``devices``; GPUs in ``skip`` (they hang) are not asked.
 
-        Two calls into the driver and, for each GPU with MIG on, some more. Blocks as long as the driver does.
+        Two calls into the driver and, for each GPU with MIG on, some more. Blocks as long as the driver does; another
+        call of this meanwhile leaves out what this one hangs in.
         """
         if not self._initialised:
             return False
         if self.kernel_changed():
             return True
-        identity = self._identity()
-        count = identity.once(lambda: int(self._n.nvmlDeviceGetCount()))
-        if not isinstance(count, Absent) and count != self._count:
-            return True
-        for index, known in tuple(self._instances.items()):
-            if known is not None and index not in skip:
+        me = threading.get_ident()
+        self._looking[me] = _NOTHING
+        try:
+            return self._looks_different(me, skip)
+        finally:
+            del self._looking[me]
+
+    def _looks_different(self, me: int, skip: frozenset[int]) -> bool:
+        identity, instances = self._identity(), self._instances
+        if self._may_ask(me, _COUNT):
+            count = identity.once(lambda: int(self._n.nvmlDeviceGetCount()))
+            if not isinstance(count, Absent) and count != self._count:
+                return True
+        for index, known in tuple(instances.items()):
+            if self._instances is not instances:
+                # It took so long that NVML has been opened again.
+                return False
+            if known is not None and index not in skip and self._may_ask(me, index):
                 now = identity.instances(index)
                 if now is not None and now != known:
                     return True
         return False
+
+    def _may_ask(self, me: int, what: int) -> bool:
+        """False while an earlier look has not come back from asking this."""
+        if what in tuple(self._looking.values()):
+            return False
+        self._looking[me] = what
+        return True
 
     def kernel_changed(self) -> bool:
         """The kernel module is another one than at ``open``, or lists other GPUs. Asks /proc, not the driver."""
@@ -190,7 +214,7 @@ class Nvml:
             return
         self._initialised = False
         readers, self._readers = self._readers, []
-        waiting = self._events is not None and self._events.busy
+        waiting = self._looking or (self._events is not None and self._events.busy)
         if waiting or any(reader.busy for reader in readers) or not self.settled():
             return
         identity = self._identity()
