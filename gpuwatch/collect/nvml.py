@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpuwatch.collect.events import EmitEvent, EventWatcher
-from gpuwatch.collect.gpm import GpmGate
+from gpuwatch.collect.gpm import GpmBusyError, GpmGate
 from gpuwatch.collect.nvml_calls import Calls, Clock, text
 from gpuwatch.collect.nvml_fields import (
     NO_BINDING_HINT,
@@ -70,7 +70,10 @@ class Nvml:
         """Thread to what it is asking, for ``changed``: a GPU, or one of the two below."""
         self._gate = GpmGate(clock)
         self._readers: list[DeviceReader] = []
-        self._events: EventWatcher | None = None
+        self._watchers: list[EventWatcher] = []
+        self._references = 0
+        """Openings that have not been given back."""
+        self._closing = threading.Lock()
 
     def open(self) -> tuple[DriverState, str]:
         """Initialise (again) and count the GPUs: the state, and for a person what to do when it is not OK.
@@ -84,9 +87,9 @@ class Nvml:
         self._kernel_side = self._look_at_kernel()
         self._instances = {}
         try:
-            if self._initialised:
-                self.close()
+            self.close()
             self._n.nvmlInit()
+            self._references += 1
             self._initialised = True
             self._count = int(self._n.nvmlDeviceGetCount())
             # nvmlInit may have loaded the module.
@@ -145,8 +148,9 @@ class Nvml:
 
     def events(self, emit: EmitEvent) -> EventWatcher:
         """The thread that waits for events of all GPUs, not started. It must have ended before the next ``open``."""
-        self._events = EventWatcher(self._n, range(self._count), emit, self._clock)
-        return self._events
+        watcher = EventWatcher(self._n, range(self._count), emit, self._clock)
+        self._watchers.append(watcher)
+        return watcher
 
     def settled(self) -> bool:
         """No GPU is still being asked what it is."""
@@ -209,18 +213,40 @@ class Nvml:
         return False
 
     def close(self) -> None:
-        """Give everything back; while a call hangs in the driver nothing is, because it may still use it."""
-        if not self._initialised:
-            return
+        """Give everything back; while a call hangs in the driver NVML is not, because the call may still use it.
+
+        NVML counts its openings, and is initialised anew only when each has been given back: what could not be is made
+        up for when this is called again, as it is before the next opening.
+        """
         self._initialised = False
-        readers, self._readers = self._readers, []
-        waiting = self._looking or (self._events is not None and self._events.busy)
-        if waiting or any(reader.busy for reader in readers) or not self.settled():
+        # Giving back can hang too, and the next opening then comes here while it does.
+        if not self._references or not self._closing.acquire(blocking=False):
             return
-        identity = self._identity()
-        for reader in readers:
-            identity.once(reader.close)
-        identity.once(self._n.nvmlShutdown)
+        try:
+            identity = self._identity()
+            self._readers = [reader for reader in self._readers if not self._freed(identity, reader)]
+            # A reader that is left would free its counters in another initialisation of NVML.
+            while self._references and not self._readers and not self._busy():
+                self._references -= 1
+                identity.once(self._n.nvmlShutdown)
+        finally:
+            self._closing.release()
+
+    def _freed(self, identity: Identity, reader: DeviceReader) -> bool:
+        """A reader that is not in the driver gives its counters back, though another one may be."""
+        if reader.busy:
+            return False
+        try:
+            with self._gate.hold():
+                identity.once(reader.close)
+        except GpmBusyError:
+            return False
+        return True
+
+    def _busy(self) -> bool:
+        """A call other than a reader's may be under way, also one from an earlier opening."""
+        self._watchers = [watcher for watcher in self._watchers if watcher.busy]
+        return bool(self._watchers or self._looking or self._identifying)
 
     def _identity(self) -> Identity:
         return Identity(self._n, self._clock, self._sysfs_pci)

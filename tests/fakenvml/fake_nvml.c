@@ -15,6 +15,8 @@
  *
  *   node:     gpus=N driver=TEXT nvml=TEXT cuda=13000  kernel=N (version of the kernel module; all calls of a library
  *             of another version, 580 unless built otherwise, answer 18)
+ *             reloads=N (times that the driver was reloaded; after another one all calls answer 1 until NVML is initialised
+ *             anew, which it is only once every nvmlInit was made up for by an nvmlShutdown: NVML counts references)
  *   identity: name uuid pci=TEXT  arch=9 cc=9.0 total reserved=BYTES limit=MILLIWATT maxsm=MHZ gpm=0|1
  *   mig:      mig=1 there=0|1 slices=N  see fake_mig.c: GPU g has its instance in slot s under the number 100*(g+1)+s
  *   readings: util memutil=PCT used=BYTES power=MILLIWATT temp=C sm mem=MHZ reasons=BITS
@@ -55,7 +57,7 @@ typedef struct { int index; } Gpu;
 typedef struct { unsigned magic; int gpu; double at_ms; } Sample;
 
 static Statement statements[MAX_STATEMENTS];
-static int count, initialised;
+static int count, initialised, reloads_seen;
 static pid_t owner;
 static Gpu gpus[MAX_GPUS * (1 + SLOTS)]; /* the whole GPUs, then the MIG instances of each */
 static double loaded_ms, advanced_ms;
@@ -89,7 +91,7 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetRemappedRows nvmlSystemGetConfComputeState nvmlDeviceGetCpuAffinity"
     " nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetP2PStatus * ";
 static const char *const KEYS =
-    " gpus driver nvml cuda kernel stride name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
+    " gpus driver nvml cuda kernel reloads stride name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
     " reasons procs mig there slices addressing"
     " clock frozen ring putil events event bar1 bar1used margin remap ecc fans fan pstate enc dec jpg ofa pciegen pciewidth"
     " pciegenmax pciewidthmax persistence computemode reasonsup energy virt conf affinity topo p2p ";
@@ -285,6 +287,10 @@ static int enter(int gpu, const char *function) {
     }
     if (number(NODE, "kernel", LIBRARY_VERSION) != LIBRARY_VERSION) return MISMATCH;
     if (strcmp(function, "nvmlInitWithFlags") && (!initialised || owner != getpid())) return UNINITIALIZED;
+    /* NVML counts references: while one is held, nvmlInit and nvmlShutdown do no more than count. */
+    if (!strcmp(function, "nvmlInitWithFlags") || !strcmp(function, "nvmlShutdown"))
+        return initialised ? OK : (int)fault(gpu, "rc", function);
+    if ((int)number(NODE, "reloads", 0) != reloads_seen) return UNINITIALIZED;
     return (int)fault(gpu, "rc", function);
 }
 
@@ -310,6 +316,7 @@ static int mig(int g) { return g >= 100 || number(g, "mig", 0) != 0; }
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     ENTER(NODE);
+    if (!initialised) reloads_seen = (int)number(NODE, "reloads", 0);
     initialised++;
     owner = getpid();
     return OK;

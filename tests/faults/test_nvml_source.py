@@ -146,6 +146,11 @@ def running(
         source.stop()
 
 
+def until_stuck(run: Running, index: int) -> None:
+    """Wait until a reading of this GPU has been under way for three periods."""
+    until(lambda: run.source.now_ns() - run.source.stuck_since_ns().get(index, run.source.now_ns()) > 3.5e8, "a hang")
+
+
 def laptop(tmp_path: Path, status: str) -> Path:
     """The sysfs of a machine with one GPU that may suspend; its status file."""
     power = tmp_path / "pci" / "0000:01:00.0" / "power"
@@ -348,11 +353,45 @@ def test_a_driver_reloaded_under_us_is_opened_again(tmp_path: Path) -> None:
         until(lambda: {d.name for d in run.inventories()[-1].devices} == {"NVIDIA H200"}, "their identity")
 
 
+def test_nvml_that_stayed_open_under_a_call_that_hung_is_given_back_once_it_returned(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=2", survey_s=0.05) as run:
+        until(lambda: run.samples(1), "samples")
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=1")
+        until_stuck(run, 1)
+        run.fake.set("gpus=3")
+        until(lambda: run.samples(2), "another opening, under the hang")
+        assert run.fake.calls()["nvmlShutdown", None] == 0
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=0")
+        run.more(1)
+        made = run.fake.calls()
+        assert made["nvmlShutdown", None] == made["nvmlInitWithFlags", None] - 1, "only the opening of now is held"
+        run.fake.set("reloads=1")
+        until(lambda: isinstance(run.samples(0)[-1].power_w, Absent), "a driver that was reloaded")
+        until(lambda: all(run.samples(i)[-1].power_w == 76.0 for i in range(3)), "readings of the reloaded driver")
+        run.source.stop()
+        made = run.fake.calls()
+        assert made["nvmlShutdown", None] == made["nvmlInitWithFlags", None]
+
+
+def test_a_driver_reloaded_while_a_gpu_hangs_is_told_and_taken_up_when_the_hang_ends(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=2") as run:
+        until(lambda: run.samples(1), "samples")
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=1")
+        until_stuck(run, 1)
+        run.fake.set("reloads=1")
+        until(
+            lambda: run.inventories()[-1].driver is DriverState.UNKNOWN, "NVML cannot be initialised anew: it is told"
+        )
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=0")
+        until(lambda: run.inventories()[-1].driver is DriverState.OK, "the driver again")
+        assert all(run.more(index)[-1].power_w == 76.0 for index in (0, 1))
+
+
 def test_a_gpu_that_hangs_in_the_look_for_changes_hides_none_on_the_others(tmp_path: Path) -> None:
     with running(tmp_path, "gpus=3\ngpu * mig=0", survey_s=0.05) as run:
         until(lambda: run.samples(2), "samples")
         run.fake.set("gpu 1 hang.nvmlDeviceGetMigMode=1 hang.nvmlDeviceGetPowerUsage=1")
-        until(lambda: 1 in run.source.stuck_since_ns(), "the hang")
+        until_stuck(run, 1)
         run.fake.set("gpu 0 mig=1")
         run.fake.set("gpu 100 there=1")
         until(lambda: 100 in [d.index for d in run.inventories()[-1].devices], "the MIG instance of GPU 0")
