@@ -22,7 +22,7 @@ from gpuwatch.collect.nvml_fields import (
     broken_binding_hint,
     driver_state_for,
 )
-from gpuwatch.collect.nvml_identity import Identity, unreadable
+from gpuwatch.collect.nvml_identity import Identity, Mig, unreadable
 from gpuwatch.collect.nvml_reader import DeviceReader
 from gpuwatch.model import Absent, Device, DriverState, Reason, Text
 
@@ -64,7 +64,7 @@ class Nvml:
         self._initialised = False
         self._count = 0
         self._kernel_side: tuple[str, ...] = ()
-        self._instances: dict[int, dict[int, str] | None] = {}
+        self._mig: dict[int, Mig | None] = {}
         self._identifying: set[int] = set()
         self._looking: dict[int, int] = {}
         """Thread to what it is asking, for ``changed``: a GPU, or one of the two below."""
@@ -85,7 +85,7 @@ class Nvml:
             return DriverState.NO_LIBRARY, hint
         calls = Calls(self._n, self._clock)
         self._kernel_side = self._look_at_kernel()
-        self._instances = {}
+        self._mig = {}
         try:
             self.close()
             self._n.nvmlInit()
@@ -157,10 +157,10 @@ class Nvml:
         return not self._identifying
 
     def changed(self, skip: frozenset[int]) -> bool:
-        """GPUs or MIG instances have come or gone since ``devices``; GPUs in ``skip`` (they hang) are not asked.
+        """GPUs or MIG instances have come or gone, or MIG was switched, since ``devices``.
 
-        Two calls into the driver and, for each GPU with MIG on, some more. Blocks as long as the driver does; another
-        call of this meanwhile leaves out what this one hangs in.
+        GPUs in ``skip`` (they hang) are not asked. Two calls into the driver and, for each GPU with MIG on, some more.
+        Blocks as long as the driver does; another call of this meanwhile leaves out what this one hangs in.
         """
         if not self._initialised:
             return False
@@ -174,17 +174,17 @@ class Nvml:
             del self._looking[me]
 
     def _looks_different(self, me: int, skip: frozenset[int]) -> bool:
-        identity, instances = self._identity(), self._instances
+        identity, mig = self._identity(), self._mig
         if self._may_ask(me, _COUNT):
             count = identity.once(lambda: int(self._n.nvmlDeviceGetCount()))
             if not isinstance(count, Absent) and count != self._count:
                 return True
-        for index, known in tuple(instances.items()):
-            if self._instances is not instances:
+        for index, known in tuple(mig.items()):
+            if self._mig is not mig:
                 # It took so long that NVML has been opened again.
                 return False
             if known is not None and index not in skip and self._may_ask(me, index):
-                now = identity.instances(index)
+                now = identity.mig(index)
                 if now is not None and now != known:
                     return True
         return False
@@ -255,7 +255,7 @@ class Nvml:
         try:
             identity = self._identity()
             devices = identity.gpu(index)
-            self._instances[index] = identity.instances(index)
+            self._mig[index] = identity.mig(index)
         except Exception as exc:
             devices = (unreadable(index, f"cannot be identified ({type(exc).__name__}: {exc})"[:200]),)
         self._identifying.discard(index)

@@ -6,6 +6,7 @@ a call is too dear to be made each time. Refuses: importing pynvml (the binding 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -51,6 +52,7 @@ from gpuwatch.model import (
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _SENSOR_GPU: Final = 0
 _LOADED_PCT: Final = 5
 _BUSY: Final = list(GPM_METRICS).index("busy_pct")
@@ -77,6 +79,8 @@ class DeviceReader:
         self._loaded = False
         self._low_demand = False
         self._extra_ns = 0
+        self._was_gone = False
+        self._modes: dict[str, int] = {}
         self.busy = False
         """A reading is under way."""
         self.driver_gone_reads = 0
@@ -106,6 +110,8 @@ class DeviceReader:
         finally:
             self.busy = False
         self.driver_gone_reads = 0
+        if self._was_gone:
+            self._begin_anew()
         return sample
 
     def set_demand(self, low: bool) -> None:
@@ -140,8 +146,28 @@ class DeviceReader:
         situation = Situation(mono_ns, self._loaded, pids, absent, q.bursts.utilization.seen_us)
         health = q.health.read(situation, low=self._low_demand)
         if health is not None:
+            self._look_at_modes(health)
             health = msgspec.structs.replace(health, slowed_calls=q.slowed() + health.slowed_calls)
         return tuple(extra for extra in (burst, health) if extra is not None)
+
+    def _look_at_modes(self, health: DeviceHealth) -> None:
+        """In another mode a GPU has other readings: what it did not have is asked for again."""
+        for name, mode in (("ecc", health.ecc_enabled), ("mig", health.mig_enabled)):
+            if not isinstance(mode, Absent) and self._modes.setdefault(name, mode) != mode:
+                self._modes[name] = mode
+                self._calls.forget()
+
+    def _begin_anew(self) -> None:
+        """A GPU that was lost answers again: it may have been reset, into another mode, and its handle may be stale."""
+        self._was_gone = False
+        queries, self._queries = self._queries, None
+        if queries is None:
+            return
+        try:
+            with self._gate.hold():
+                Query(self._calls, queries.gpm_reader.close).read()
+        except (GpmBusyError, GoneError):
+            _log.debug("GPM samples of GPU %d are not given back", self._index)
 
     def close(self) -> None:
         """Free the GPM samples."""
@@ -191,6 +217,7 @@ class DeviceReader:
         return self._calls.spent_ns + extra_ns
 
     def _gone(self, absent: Absent, mono_ns: int) -> DeviceSample:
+        self._was_gone = True
         if absent.reason is Reason.DRIVER:
             self.driver_gone_reads += 1
             if self.driver_gone_reads >= GONE_AFTER_READS:
@@ -229,6 +256,7 @@ class _Queries:
         self.gpm_reader = GpmReader(n, h, clock)
         self._supported = Query(calls, lambda: n.nvmlGpmQueryDeviceSupport(h).isSupportedDevice)
         self._gpm_known: bool | None = None
+        self._calls, self._era = calls, calls.era
         self._gpm = Query(calls, self.gpm_reader.read)
         self.bursts = Bursts(calls, h, index, clock)
         driver = version_of(Query(calls, lambda: text(n, "nvmlSystemGetDriverVersion")).read())
@@ -283,6 +311,8 @@ class _Queries:
 
     def counters(self) -> GpmReading:
         """GPM values since the last call, or why there are none."""
+        if not self._gpm_known and self._era != self._calls.era:
+            self._era, self._gpm_known = self._calls.era, None
         if self._gpm_known is None:
             supported = self._supported.read()
             if isinstance(supported, Absent):

@@ -53,6 +53,7 @@ class ProcessUtilReader:
         self._handle = handle
         self._seen_us = 0
         self._ways: list[Callable[[int], int]] = [self._ask_newer, self._ask_older]
+        self._era = calls.era
         self._length = _LENGTH
         self._entries: list[_Entry] = []
 
@@ -79,6 +80,8 @@ class ProcessUtilReader:
 
     def _ask(self, since_us: int) -> int:
         """The return code; the entries are kept."""
+        if self._era != self._calls.era:
+            self._era, self._ways = self._calls.era, [self._ask_newer, self._ask_older]
         while self._ways:
             code = self._ways[0](since_us)
             if code not in (*PERMANENT_CODES, VERSION_MISMATCH):

@@ -426,6 +426,15 @@ def test_a_look_for_changes_that_fails_through_a_bug_is_told_and_the_gpus_go_on(
         run.more(0)
 
 
+def test_mig_that_is_switched_off_without_an_instance_left_gives_the_gpu_its_utilization_back(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=1\ngpu 0 mig=1 util=50", survey_s=0.05) as run:
+        until(lambda: run.samples(0) and run.samples(0)[-1].gpu_util_pct == NOT_SUPPORTED, "MIG without an instance")
+        run.fake.set("gpu 0 mig=0")
+        until(lambda: run.samples(0)[-1].gpu_util_pct == 50, "utilization")
+        run.fake.set("gpu 0 mig=1")
+        until(lambda: run.samples(0)[-1].gpu_util_pct == NOT_SUPPORTED, "MIG again")
+
+
 def test_processes_are_looked_up_under_every_gpu_that_lists_them(tmp_path: Path) -> None:
     with running(tmp_path, "gpus=2\ngpu 0 procs=42:1:C,43:1:C\ngpu 1 procs=42:1:C") as run:
         until(lambda: {42: (0, 1), 43: (0,)} in run.parts.roots, "the roots")
