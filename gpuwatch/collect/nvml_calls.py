@@ -18,7 +18,6 @@ from gpuwatch.collect.nvml_fields import (
     DRIVER_CODES,
     FALLBACK_CODES,
     FUNCTION_NOT_FOUND,
-    INSUFFICIENT_SIZE,
     LOST_CODES,
     PERMANENT_CODES,
     absent_for,
@@ -173,16 +172,6 @@ def memory_ways(n: Any, handle: Any) -> tuple[Callable[[], Any], Callable[[], An
         lambda: n.nvmlDeviceGetMemoryInfo(handle, version=MEMORY_V2),
         lambda: n.nvmlDeviceGetMemoryInfo(handle),
     )
-
-
-def twice(calls: Calls, call: Callable[[Any], Any], handle: Any) -> Any:
-    """A process list; asked again once when processes started between the binding's sizing and reading call."""
-    try:
-        return call(handle)
-    except Exception as exc:
-        if calls.code_of(exc) != INSUFFICIENT_SIZE:
-            raise
-        return call(handle)
 
 
 def within(value: int | Absent, limit: int) -> Int:

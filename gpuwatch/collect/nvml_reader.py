@@ -30,12 +30,12 @@ from gpuwatch.collect.nvml_calls import (
     memory_ways,
     scaled,
     text,
-    twice,
     used_of,
     within,
 )
 from gpuwatch.collect.nvml_fields import GPM_METRICS, blank_sample
 from gpuwatch.collect.nvml_identity import open_handle
+from gpuwatch.collect.process_lists import Processes, ProcessLists
 from gpuwatch.collect.tiers import Pace, Tier
 from gpuwatch.model import (
     NOT_READ,
@@ -43,7 +43,6 @@ from gpuwatch.model import (
     Absent,
     Burst,
     DeviceHealth,
-    DeviceProcess,
     DeviceSample,
     Int,
     Reason,
@@ -56,9 +55,6 @@ _log = logging.getLogger(__name__)
 _SENSOR_GPU: Final = 0
 _LOADED_PCT: Final = 5
 _BUSY: Final = list(GPM_METRICS).index("busy_pct")
-_JUNK_PIDS: Final = frozenset({0, 0xFFFFFFFF})
-_PID_MAX: Final = 1 << 22
-"""No Linux process has a higher one; a driver with another struct layout than the binding yields such."""
 
 GONE_AFTER_READS: Final = 3
 """Reads that a reloading driver is given before its GPU counts as lost and NVML is opened again."""
@@ -75,7 +71,7 @@ class DeviceReader:
         self._calls = Calls(binding, clock)
         self._queries: _Queries | None = None
         self._memory: Int = NOT_READ
-        self._processes: _Processes = ((), NOT_READ)
+        self._processes: Processes = ((), NOT_READ)
         self._loaded = False
         self._low_demand = False
         self._extra_ns = 0
@@ -225,9 +221,6 @@ class DeviceReader:
         return blank_sample(self._index, mono_ns, absent, self._spent_ns())
 
 
-_Processes = tuple[tuple[DeviceProcess, ...], Absent | None]
-
-
 class _Carried(Generic[T]):
     """A reading of each tick, or of ``tier``. While its calls are dear it is taken every 2 or 5 s; the last one stands
     meanwhile."""
@@ -277,21 +270,10 @@ class _Queries:
             lambda: int(n.nvmlDeviceGetCurrentClocksEventReasons(h)),
             lambda: int(n.nvmlDeviceGetCurrentClocksThrottleReasons(h)),
         )
-        self._compute = Query(
-            calls,
-            lambda: twice(calls, n.nvmlDeviceGetComputeRunningProcesses_v3, h),
-            lambda: twice(calls, n.nvmlDeviceGetComputeRunningProcesses_v2, h),
-        )
-        self._graphics = Query(
-            calls,
-            lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v3, h),
-            lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v2, h),
-        )
-        mps = Query(calls, lambda: twice(calls, n.nvmlDeviceGetMPSComputeRunningProcesses_v3, h))
+        lists = ProcessLists(calls, h)
         # Who shares the GPU through MPS changes rarely, and on most machines never.
-        self._mps = _Carried(calls, mps.read, Tier.SLOW)
-        self._clock = clock
-        self.processes = _Carried(calls, self._listed)
+        mps = _Carried(calls, lists.mps.read, Tier.SLOW)
+        self.processes = _Carried(calls, lambda: lists.read(mps.read(clock())))
 
     @property
     def gpm_works(self) -> bool:
@@ -330,34 +312,8 @@ class _Queries:
             return absent_reading(Absent(Reason.TIMEOUT, "a GPM call for another GPU has not returned"))
         return absent_reading(reading) if isinstance(reading, Absent) else reading
 
-    def _listed(self) -> _Processes:
-        """Processes of all lists merged by pid, and why they cannot be trusted to be complete."""
-        compute, graphics, mps = self._compute.read(), self._graphics.read(), self._mps.read(self._clock())
-        found: dict[int, DeviceProcess] = {}
-        for kind, entries in (("C", compute), ("G", graphics), ("M", mps)):
-            for entry in () if isinstance(entries, Absent) else entries:
-                _merge(found, int(entry.pid), entry.usedGpuMemory, kind)
-        if isinstance(compute, Absent):
-            return tuple(found.values()), compute
-        # Cards without a display answer NOT_SUPPORTED to the graphics list: nothing is missing then.
-        missing = isinstance(graphics, Absent) and graphics.reason is not Reason.NOT_SUPPORTED
-        return tuple(found.values()), graphics if missing else None
-
 
 def _is_loaded(util: Any, counters: GpmReading) -> bool:
     """The GPU is busy enough for its PCIe link to be at full speed."""
     busy = counters.values[_BUSY]
     return value_or(busy, 0.0) >= _LOADED_PCT or (not isinstance(util, Absent) and util.gpu >= _LOADED_PCT)
-
-
-def _merge(found: dict[int, DeviceProcess], pid: int, used: int | None, kind: str) -> None:
-    """Add an entry unless it is junk; the same pid in two lists becomes one entry of a kind such as "CG"."""
-    if pid in _JUNK_PIDS or pid > _PID_MAX:
-        return
-    known = found.get(pid)
-    if known is None:
-        kind = "CM" if kind == "M" else kind  # A client of MPS computes, whichever list has it.
-        found[pid] = DeviceProcess(pid, NOT_SUPPORTED if used is None else int(used), kind)
-    elif kind not in known.kind:
-        memory = known.mem_used_bytes if used is None or not isinstance(known.mem_used_bytes, Absent) else int(used)
-        found[pid] = DeviceProcess(pid, memory, known.kind + kind)

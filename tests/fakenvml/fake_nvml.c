@@ -21,7 +21,6 @@
  *   mig:      mig=1 there=0|1 slices=N  see fake_mig.c: GPU g has its instance in slot s under the number 100*(g+1)+s
  *   readings: util memutil=PCT used=BYTES power=MILLIWATT temp=C sm mem=MHZ reasons=BITS
  *             gpm.ID=NUMBER (percent, MiB/s)  gpmrc.ID=CODE (per-metric return code)
- *             stride=24|32 (bytes of an entry of the process list: 32 from 535.43 to 535.86)
  *             procs=PID:BYTES:KIND,... with BYTES a number or "na", KIND of C, G, M (a client of MPS); procs=none
  *   faults:   rc.FUNCTION=CODE (13 stands for a driver that lacks the call; rc.*=15 for all calls on a GPU)
  *             latency.FUNCTION=MICROSECONDS  hang.FUNCTION=1 (does not return until it is 0)
@@ -75,7 +74,8 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons"
     " nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v3"
     " nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetGraphicsRunningProcesses_v2"
-    " nvmlDeviceGetMPSComputeRunningProcesses_v3"
+    " nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetConfComputeMemSizeInfo"
+    " nvmlDeviceGetRunningProcessDetailList"
     " nvmlDeviceGetArchitecture nvmlDeviceGetCudaComputeCapability nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc"
     " nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmMetricsGet nvmlDeviceGetPcieThroughput nvmlDeviceGetMigMode"
     " nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetAttributes_v2"
@@ -91,7 +91,7 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetRemappedRows nvmlSystemGetConfComputeState nvmlDeviceGetCpuAffinity"
     " nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetP2PStatus * ";
 static const char *const KEYS =
-    " gpus driver nvml cuda kernel reloads stride name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
+    " gpus driver nvml cuda kernel reloads name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
     " reasons procs mig there slices addressing"
     " clock frozen ring putil events event bar1 bar1used margin remap ecc fans fan pstate enc dec jpg ofa pciegen pciewidth"
     " pciegenmax pciewidthmax persistence computemode reasonsup energy virt conf affinity topo p2p ";
@@ -431,10 +431,12 @@ int nvmlDeviceGetPcieThroughput(Gpu *h, unsigned counter, unsigned *out) {
 /* --- processes: a NULL array asks for the number, and gets 7 with it --- */
 
 typedef struct { unsigned pid; u64 used; unsigned gi, ci; } Process;
-static int processes(int g, unsigned *n, Process *out, char kind) {
+#ifndef PROCESS_BYTES
+#define PROCESS_BYTES sizeof(Process) /* of an entry of the newest lists: 32 from 535.43 to 535.86 */
+#endif
+static int processes(int g, unsigned *n, Process *out, char kind, size_t stride) {
     char list[8192], *save = NULL;
     unsigned found = 0;
-    size_t stride = (size_t)number(g, "stride", sizeof(Process));
     if (text(g, "procs", "none", list, sizeof list)) return UNKNOWN;
     for (char *item = strcmp(list, "none") ? strtok_r(list, ",", &save) : NULL; item; item = strtok_r(NULL, ",", &save)) {
         char used[32], kinds[8];
@@ -450,13 +452,16 @@ static int processes(int g, unsigned *n, Process *out, char kind) {
     *n = found;
     return rc;
 }
-#define PROCESSES(function, kind) \
-    int function(Gpu *h, unsigned *n, Process *out) { DEVICE(h); return processes(g, n, out, kind); }
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, 'C')
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, 'C')
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G')
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, 'G')
-PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M')
+#define PROCESSES(function, kind, stride) \
+    int function(Gpu *h, unsigned *n, Process *out) { DEVICE(h); return processes(g, n, out, kind, stride); }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, 'C', PROCESS_BYTES)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, 'C', sizeof(Process))
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G', PROCESS_BYTES)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, 'G', sizeof(Process))
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M', PROCESS_BYTES)
+/* Never called: what a driver has of these tells the length of its entries. */
+int nvmlDeviceGetConfComputeMemSizeInfo(Gpu *h, void *out) { (void)out; DEVICE(h); return NOT_SUPPORTED; }
+int nvmlDeviceGetRunningProcessDetailList(Gpu *h, void *out) { (void)out; DEVICE(h); return NOT_SUPPORTED; }
 
 /* --- GPM --- */
 

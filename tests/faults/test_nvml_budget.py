@@ -20,8 +20,7 @@ EVERY_TICK = {
     "nvmlGpmMetricsGet": 1,
     "nvmlDeviceGetUtilizationRates": 1,
     "nvmlDeviceGetMemoryInfo_v2": 1,
-    # Sizing and reading; an empty list is only sized.
-    "nvmlDeviceGetComputeRunningProcesses_v3": 2,
+    "nvmlDeviceGetComputeRunningProcesses_v3": 1,
     "nvmlDeviceGetGraphicsRunningProcesses_v3": 1,
     "nvmlDeviceGetPowerUsage": 1,
     "nvmlDeviceGetTemperatureV": 1,
@@ -190,11 +189,23 @@ def slow(t: Ticking, name: str, cost_ms: float, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pynvml, name, call)
 
 
+def slow_symbol(t: Ticking, name: str, cost_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a function of the library that we call ourselves take so long."""
+    original = pynvml._nvmlGetFunctionPointer
+
+    def pointer(symbol: str) -> Any:
+        if symbol == name:
+            t.clock[0] += int(cost_ms * MS)
+        return original(symbol)
+
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", pointer)
+
+
 def test_a_process_list_that_takes_6_ms_is_read_every_other_second_and_stands_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ticking(tmp_path, SCENARIO) as t:
-        slow(t, "nvmlDeviceGetComputeRunningProcesses_v3", 6, monkeypatch)
+        slow_symbol(t, "nvmlDeviceGetComputeRunningProcesses_v3", 6, monkeypatch)
         ticks = [t.tick() for _ in range(12)]
     asked = [tick.calls.get("nvmlDeviceGetComputeRunningProcesses_v3", 0) > 0 for tick in ticks]
     assert asked[:3] == [True] * 3
@@ -261,14 +272,7 @@ def test_a_ring_that_is_dear_to_drain_is_drained_less_often_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ticking(tmp_path, f"{SCENARIO} gpm=0") as t:
-        original = pynvml._nvmlGetFunctionPointer
-
-        def pointer(symbol: str) -> Any:
-            if symbol == "nvmlDeviceGetSamples":
-                t.clock[0] += 6 * MS
-            return original(symbol)
-
-        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", pointer)
+        slow_symbol(t, "nvmlDeviceGetSamples", 6, monkeypatch)
         ticks = [t.tick() for _ in range(13)]
     # Utilization is kept for 14 s and may wait; power for 2.4 s and may not.
     assert [tick.calls.get("nvmlDeviceGetSamples") for tick in ticks[3:]] == [1, 2] * 5
