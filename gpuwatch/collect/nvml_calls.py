@@ -92,6 +92,9 @@ class Calls:
         """NVML's return code behind an exception, 0 when there is none."""
         if isinstance(exc, self.n.NVMLError):
             return int(exc.value)
+        # A binding that is older than a call lacks its wrapper or struct; an older call may be there.
+        if isinstance(exc, AttributeError) and exc.obj is self.n:
+            return FUNCTION_NOT_FOUND
         mismatch = getattr(self.n, "NVMLLibraryMismatchError", None)
         return FUNCTION_NOT_FOUND if mismatch is not None and isinstance(exc, mismatch) else 0
 

@@ -83,12 +83,22 @@ class ProcessUtilReader:
         if self._era != self._calls.era:
             self._era, self._ways = self._calls.era, [self._ask_newer, self._ask_older]
         while self._ways:
-            code = self._ways[0](since_us)
+            code = self._asked(self._ways[0], since_us)
             if code not in (*PERMANENT_CODES, VERSION_MISMATCH):
                 return code
             # Blackwell answers only the newer call, drivers before 550 only the older one.
             del self._ways[0]
         return NOT_SUPPORTED
+
+    def _asked(self, way: Callable[[int], int], since_us: int) -> int:
+        try:
+            return way(since_us)
+        except AttributeError as exc:
+            # The binding is older than the call and has no struct for it.
+            code = self._calls.code_of(exc)
+            if code == 0:
+                raise
+            return code
 
     def _ask_newer(self, since_us: int) -> int:
         n = self._calls.n
