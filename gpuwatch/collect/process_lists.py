@@ -90,11 +90,13 @@ class _List:
         self._handle = handle
         self._symbol = symbol
         self._entry = entry
-        self._array: Any = (entry * _LENGTH)()
+        self._array: Any = None
 
     def read(self) -> list[Entry]:
         """All entries. Raises what the binding raises."""
         function = self._n._nvmlGetFunctionPointer(self._symbol)
+        if self._array is None:
+            self._array = (self._entry * _LENGTH)()
         for _ in range(_TRIES):
             count = ctypes.c_uint(len(self._array))
             code = function(self._handle, ctypes.byref(count), self._array)
