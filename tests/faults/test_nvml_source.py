@@ -22,6 +22,7 @@ from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.model import (
     NOT_SUPPORTED,
     Absent,
+    DeviceHealth,
     DeviceSample,
     DriverState,
     HostSample,
@@ -404,7 +405,8 @@ def test_a_gpu_that_hangs_in_the_look_for_changes_hides_none_on_the_others(tmp_p
 
 def test_a_driver_that_is_reloaded_while_the_look_for_changes_hangs_is_opened_again(tmp_path: Path) -> None:
     with running(tmp_path, "gpus=2", survey_s=0.05) as run:
-        until(lambda: run.samples(1), "samples")
+        # The first slow reading counts the GPUs, too: past it only the look for changes does.
+        until(lambda: {o.device_index for o in list(run.got) if isinstance(o, DeviceHealth)} == {0, 1}, "slow readings")
         run.fake.set("hang.nvmlDeviceGetCount_v2=1")
         until(lambda: any(thread.name == "survey" for thread in threading.enumerate()), "a look")
         opened = run.fake.calls()["nvmlInitWithFlags", None]
