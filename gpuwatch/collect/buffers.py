@@ -64,6 +64,8 @@ class SampleBuffer:
         self._kind = kind
         self._clock = clock
         self._never: Absent | None = None
+        self._era = 0
+        """In which that was learned."""
         self._array: Any = None
         self._ring = 0
         self._seen_us = 0
@@ -84,7 +86,7 @@ class SampleBuffer:
 
     def drain(self) -> SampleSeries:
         """What is new. Raises GoneError when the GPU no longer answers."""
-        if self._never is not None:
+        if self._never is not None and self._era == self._calls.era:
             return SampleSeries(absent=self._never)
         look = self._empty % _LOOK_EVERY == 1
         fetched = self._fetch(0 if look else self._seen_us)
@@ -165,7 +167,7 @@ class SampleBuffer:
                 return found
             if code != 0:
                 if code in PERMANENT_CODES:
-                    self._never = absent_for(code)
+                    self._never, self._era = absent_for(code), self._calls.era
                 return absent_for(code)
             member = VALUE_MEMBERS.get(value_type.value, "uiVal")
             found += [(int(s.timeStamp), int(getattr(s.sampleValue, member))) for s in array[: count.value]]

@@ -1,6 +1,7 @@
 """A thread that waits for what the driver tells without being asked: XIDs, ECC errors, MIG changes.
 
-Owns: the event set, which events are asked for, back-off, what an event becomes. Refuses: importing pynvml, judging.
+Owns: which events are asked for, back-off, what an event becomes. Refuses: importing pynvml, judging, which GPUs are in
+the set (event_set.py).
 
 A GPU that is lost makes every wait return at once, so that a loop without back-off would use up a core. A set belongs
 to one initialisation of NVML: after another one it is dropped, never freed. Events from before the registration are
@@ -9,7 +10,6 @@ lost, so the counters of DeviceHealth tell what was before.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 import time
@@ -18,11 +18,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.collect.nvml_calls import Calls, Clock, GoneError, Query
+from gpuwatch.collect.event_set import HANGS, EventSet
+from gpuwatch.collect.nvml_calls import Calls, Clock
 from gpuwatch.collect.nvml_fields import DRIVER_CODES, LOST_CODES, PERMANENT_CODES, TIMEOUT, absent_for
 from gpuwatch.collect.xids import xid
-from gpuwatch.model import NOT_SUPPORTED, Absent, EventKind, EventOrigin, EventRecord, Reason
+from gpuwatch.model import Absent, EventKind, EventOrigin, EventRecord, Reason, Unwatched
 
+EVENTS: Final = "XIDs and other events"
+"""What is not watched, in the inventory."""
 WAIT_MS: Final = 500
 """One wait; the thread ends within it, and a stop of the daemon takes at most 1.5 s."""
 BACK_OFF_S: Final = 1.0
@@ -30,6 +33,8 @@ MAX_BACK_OFF_S: Final = 30.0
 _REPEAT_NS: Final = 1_000_000_000
 _RETRY_NS: Final = 60_000_000_000
 """Between two attempts to register a GPU that did not answer."""
+_HANG_NS: Final = 5_000_000_000
+"""A turn of the thread takes a second at most; after this long the driver does not answer."""
 _WHOLE: Final = 0xFFFFFFFF
 _XID: Final = 0x8
 
@@ -81,22 +86,35 @@ class EventWatcher(threading.Thread):
         self._wall = wall
         self._calls = Calls(binding, clock)
         self._stop_event = threading.Event()
-        self._set: Any = None
-        self._by_handle: dict[int, int] = {}
+        self._events = EventSet(binding, indices, WANTED, clock)
+        self._turn_ns = 0
+        """When the turn under way began; 0 between two."""
         self._back_off_s = 0.0
-        self._refusal = NOT_SUPPORTED
-        """Why the last GPU, or the wait, gives no events."""
         self._last: dict[tuple[int, int, int], _Last] = {}
         self._retry_ns = clock() + _RETRY_NS
         self.ended: Absent | None = None
         """Why nobody waits for events any more; None while somebody does, and after ``end``."""
-        self.registered: dict[int, int] = {}
+
+    @property
+    def registered(self) -> dict[int, int]:
         """Device index to the event bits that this GPU can report and that are waited for."""
+        return self._events.registered
 
     @property
     def busy(self) -> bool:
         """A driver call may be under way: NVML must stay open."""
-        return self.is_alive()
+        return self.is_alive() or self._events.busy
+
+    def unwatched(self) -> tuple[Unwatched, ...]:
+        """Whose events are not seen, and why. From any thread."""
+        if self.ended is not None:
+            return (Unwatched(EVENTS, self.ended),)
+        turn_ns, missing = self._turn_ns, self._events.missing()
+        if turn_ns and self._clock() - turn_ns > _HANG_NS:
+            return (Unwatched(EVENTS, HANGS),)
+        if missing and missing.keys() >= set(self._indices):
+            return (Unwatched(EVENTS, next(iter(missing.values()))),)
+        return tuple(Unwatched(f"{EVENTS} of GPU {index}", missing[index]) for index in sorted(missing))
 
     def end(self) -> None:
         """Wait no more; the thread ends within ``WAIT_MS``."""
@@ -105,17 +123,19 @@ class EventWatcher(threading.Thread):
     def run(self) -> None:
         """Thread body."""
         try:
+            self._turn_ns = self._clock()
             if not self.register():
-                self.ended = self._refusal
+                self.ended = self._events.refusal
                 return
             while not self._stop_event.is_set():
+                self._turn_ns = self._clock()
                 pause_s = self.step()
+                self._turn_ns = 0
                 if pause_s is None:
-                    self.ended = self._refusal
+                    self.ended = self._events.refusal
                     return
                 self._stop_event.wait(pause_s)
-            # It may fail: the driver can have gone while this waited.
-            self._asked(lambda: self._n.nvmlEventSetFree(self._set))
+            self._events.free()
         except Exception as exc:
             # Events are an extra: without them everything else goes on.
             _log.exception("waiting for GPU events failed")
@@ -123,41 +143,16 @@ class EventWatcher(threading.Thread):
 
     def register(self) -> bool:
         """Ask for the events of every GPU that has them. False when no GPU does, and there is nothing to wait for."""
-        self._refusal = NOT_SUPPORTED
-        made = self._asked(self._n.nvmlEventSetCreate)
-        if isinstance(made, Absent):
-            self._refusal = made
-            return False
-        self._set, self.registered, self._by_handle = made, {}, {}
-        for index in self._indices:
-            self._register(index)
-        return bool(self.registered)
-
-    def _register(self, index: int) -> None:
-        n = self._n
-        handle = self._asked(lambda: n.nvmlDeviceGetHandleByIndex(index))
-        if isinstance(handle, Absent):
-            self._refusal = handle
-            return
-        supported = self._asked(lambda: int(n.nvmlDeviceGetSupportedEventTypes(handle)))
-        if isinstance(supported, Absent) or not supported & WANTED:
-            self._refusal = supported if isinstance(supported, Absent) else NOT_SUPPORTED
-            return
-        # One bit too many, and the driver registers none at all.
-        bits = supported & WANTED
-        registered = self._asked(lambda: n.nvmlDeviceRegisterEvents(handle, bits, self._set) or bits)
-        if isinstance(registered, Absent):
-            self._refusal = registered
-            return
-        self.registered[index] = bits
-        address = _address(handle)
-        if address:
-            self._by_handle[address] = index
+        return self._events.open()
 
     def step(self) -> float | None:
         """One wait. Returns how long to pause before the next, None when there is no point in another."""
+        self._events.gather()
+        if self._events.nothing_yet:
+            self._events.gather(WAIT_MS / 1000)
+            return 0.0 if self._events.wanted else None
         try:
-            event = self._n.nvmlEventSetWait_v2(self._set, WAIT_MS)
+            event = self._n.nvmlEventSetWait_v2(self._events.handle, WAIT_MS)
         except Exception as exc:
             code = self._calls.code_of(exc)
             if code == TIMEOUT:
@@ -165,7 +160,7 @@ class EventWatcher(threading.Thread):
                 self._quiet()
                 return 0.0
             if code in DRIVER_CODES or code in PERMANENT_CODES:
-                self._refusal = absent_for(code)
+                self._events.refusal = absent_for(code)
                 return None
             return self._failed(code)
         self._back_off_s = 0.0
@@ -177,7 +172,7 @@ class EventWatcher(threading.Thread):
         first = self._back_off_s == 0.0
         self._back_off_s = min(MAX_BACK_OFF_S, self._back_off_s * 2 or BACK_OFF_S)
         if first and code in LOST_CODES:
-            self._asked(lambda: self._n.nvmlEventSetFree(self._set))
+            self._events.free()
             if self.register():
                 return 0.0
         return self._back_off_s
@@ -192,9 +187,7 @@ class EventWatcher(threading.Thread):
                     self._emit(msgspec.structs.replace(last.record, repeats=last.held_back))
         if now_ns >= self._retry_ns:
             self._retry_ns = now_ns + _RETRY_NS
-            for index in self._indices:
-                if index not in self.registered:
-                    self._register(index)
+            self._events.register()
 
     def _tell(self, event: Any) -> None:
         bit, data = int(event.eventType), int(event.eventData)
@@ -215,7 +208,7 @@ class EventWatcher(threading.Thread):
         if bit == _XID:
             origin, text = xid(data)
         return EventRecord(
-            self._by_handle.get(_address(event.device), -1),
+            self._events.index_of(event.device),
             self._clock(),
             self._wall(),
             kind,
@@ -226,18 +219,6 @@ class EventWatcher(threading.Thread):
             gpu_instance=_instance(event.gpuInstanceId),
             compute_instance=_instance(event.computeInstanceId),
         )
-
-    def _asked(self, call: Callable[[], Any]) -> Any:
-        self._calls.begin()
-        try:
-            return Query(self._calls, call).read()
-        except GoneError as gone:
-            return gone.absent
-
-
-def _address(handle: Any) -> int:
-    """Where a handle points to: the driver gives the same address with each event. 0 for none, as after a loss."""
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _instance(number: int) -> int:

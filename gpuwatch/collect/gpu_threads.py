@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpuwatch.collect.nvml_fields import blank_sample
-from gpuwatch.collect.nvml_identity import UNREADABLE
+from gpuwatch.collect.nvml_identity import UNREADABLE, gpu_of
 from gpuwatch.collect.nvml_reader import GONE_AFTER_READS
 from gpuwatch.collect.sampler import DeviceSampler, Reader, ReadsMore
 from gpuwatch.model import Absent, Device, DeviceSample, Observation, Reason
@@ -109,13 +109,16 @@ class GpuThreads:
         One GPU that fell off the bus is no reason: opening again would not bring it back and would stop the others.
         """
         stuck = self.stuck()
-        answering = [sampler for sampler in self.samplers if sampler.index not in stuck]
+        # What a MIG instance has, and what not, is no proof: its GPU decides.
+        whole = [sampler for sampler in self.samplers if sampler.index == gpu_of(sampler.index)]
+        answering = [sampler for sampler in whole if sampler.index not in stuck]
         if not answering:
             return False
         if all(sampler.reader.driver_gone_reads >= GONE_AFTER_READS for sampler in answering):
             return True
         # Errors may last: then NVML is opened no more often than a driver that is not there.
-        return self._age_s() >= self._retry_s and all(s.failed_reads >= GONE_AFTER_READS for s in answering)
+        mute = all(s.mute_reads >= GONE_AFTER_READS for s in answering) and any(s.errors for s in answering)
+        return mute and self._age_s() >= self._retry_s
 
     def answers_again(self, settled: bool) -> bool:
         """A GPU that had no identity can be asked for it now, or one that hung across an opening has come back."""

@@ -26,6 +26,7 @@ from gpuwatch.collect.nvml_identity import gpu_of
 from gpuwatch.collect.shared_memory import with_shared_memory
 from gpuwatch.collect.sleep import HINT, Sleep
 from gpuwatch.collect.source import Emit, Focus
+from gpuwatch.collect.survey import Survey
 from gpuwatch.model import (
     Absent,
     Device,
@@ -46,7 +47,6 @@ PATIENCE_S: Final = 5.0
 """nvmlInit takes 10 ms; without persistence mode seconds per GPU. After this long the screen is told."""
 SURVEY_S: Final = 5.0
 """How often to look whether GPUs or MIG instances have come or gone: two calls, some more where MIG is on."""
-EVENTS: Final = "XIDs and other events"
 FOCUS_DEVICE_PERIOD_S: Final = 0.1
 FOCUS_HOST_PERIOD_S: Final = 0.25
 """The host and the processes are read no more often than that: at 10 Hz they would cost more than all GPU readings."""
@@ -110,6 +110,7 @@ class NodeSource:
         self._gpus = GpuThreads(self._on_sample, period_s, retry_s, clock)
         self._gpus.more = self._deliver
         self._events: EventWatcher | None = None
+        self._survey: Survey | None = None
         self._low_demand = False
         self._threads: list[threading.Thread] = []
         self._inventory: Inventory | None = None
@@ -142,9 +143,7 @@ class NodeSource:
         for thread in threads:
             thread.join(max(0.0, ends - time.monotonic()))
         if not any(thread.is_alive() for thread in threads):
-            closing = threading.Thread(target=self._driver.close, name="close", daemon=True)
-            closing.start()
-            closing.join(_CLOSE_S)
+            self._close(_CLOSE_S)
 
     def focus(self, focus: Focus | None) -> None:
         """10 Hz on the devices, 4 Hz on the processes and stacks of one job, until the seconds are over."""
@@ -224,11 +223,17 @@ class NodeSource:
         if self._sleep is None or not (self._resting or self._sleep.asleep()):
             return
         self._resting = False
-        self._driver.close()
+        self._close(self._patience_s)
         known = self._inventory.devices if self._inventory is not None else ()
         self._announce(Opened(DriverState.ASLEEP, HINT, devices=known))
         self._start_host()
         self._sleep.wait(self._stopping, lambda: not self._low_demand)
+
+    def _close(self, patience_s: float) -> None:
+        """Give NVML back, on a thread of its own: that may hang as well."""
+        closing = threading.Thread(target=self._driver.close, name="close", daemon=True)
+        closing.start()
+        closing.join(patience_s)
 
     def _unused(self) -> bool:
         """No process is on a GPU, and nobody watches."""
@@ -286,9 +291,12 @@ class NodeSource:
     def _unwatched(self) -> tuple[Unwatched, ...] | UnsetType:
         """What is not watched while the rest is."""
         failing = self._host.failures.now | self._gpus.failing()
-        found = [Unwatched(what, Absent(Reason.ERROR, why)) for what, why in failing.items()] + self._host.silent()
-        if self._events is not None and self._events.ended is not None:
-            found.append(Unwatched(EVENTS, self._events.ended))
+        if self._survey is not None:
+            failing |= self._survey.failures.now
+        found = [Unwatched(what, Absent(Reason.ERROR, why)) for what, why in failing.items()]
+        found += self._host.silent()
+        if self._events is not None:
+            found += self._events.unwatched()
         return tuple(found) or UNSET
 
     def _start_host(self) -> None:
@@ -316,7 +324,7 @@ class NodeSource:
 
     def _watch(self) -> None:
         """Wait until NVML must be opened again, then end the threads of the GPUs."""
-        surveyed_ns = self._gpus.started_ns
+        self._survey = Survey(self._driver.changed, self._survey_ns, self._clock, self._launch)
         while not self._stopping.wait(min(1.0, self._retry_s)):
             self._gpus.tell_silent()
             if self._inventory is not None:
@@ -326,10 +334,8 @@ class NodeSource:
                 break
             if self._gpus.driver_gone() or self._gpus.answers_again(self._driver.settled()):
                 break
-            if self._clock() - surveyed_ns >= self._survey_ns:
-                surveyed_ns = self._clock()
-                if self._driver.changed(frozenset(map(gpu_of, self._gpus.stuck()))):
-                    break
+            if self._survey.found(lambda: frozenset(map(gpu_of, self._gpus.stuck()))):
+                break
         else:
             return
         if self._events is not None:

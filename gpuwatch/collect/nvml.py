@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpuwatch.collect.events import EmitEvent, EventWatcher
-from gpuwatch.collect.gpm import GpmGate
+from gpuwatch.collect.gpm import GpmBusyError, GpmGate
 from gpuwatch.collect.nvml_calls import Calls, Clock, text
 from gpuwatch.collect.nvml_fields import (
     NO_BINDING_HINT,
@@ -22,7 +22,7 @@ from gpuwatch.collect.nvml_fields import (
     broken_binding_hint,
     driver_state_for,
 )
-from gpuwatch.collect.nvml_identity import Identity, unreadable
+from gpuwatch.collect.nvml_identity import Identity, Mig, unreadable
 from gpuwatch.collect.nvml_reader import DeviceReader
 from gpuwatch.model import Absent, Device, DriverState, Reason, Text
 
@@ -30,6 +30,8 @@ IDENTIFY_S: Final = 0.8
 """Asking one GPU what it is takes some milliseconds; one that takes longer must not hide the others."""
 _SYSFS_PCI: Final = Path("/sys/bus/pci/devices")
 _PROC_DRIVER: Final = Path("/proc/driver/nvidia")
+_COUNT: Final = -1
+_NOTHING: Final = -2
 _LIBRARY: Final = "libnvidia-ml.so.1"
 
 
@@ -62,11 +64,16 @@ class Nvml:
         self._initialised = False
         self._count = 0
         self._kernel_side: tuple[str, ...] = ()
-        self._instances: dict[int, dict[int, str] | None] = {}
+        self._mig: dict[int, Mig | None] = {}
         self._identifying: set[int] = set()
+        self._looking: dict[int, int] = {}
+        """Thread to what it is asking, for ``changed``: a GPU, or one of the two below."""
         self._gate = GpmGate(clock)
         self._readers: list[DeviceReader] = []
-        self._events: EventWatcher | None = None
+        self._watchers: list[EventWatcher] = []
+        self._references = 0
+        """Openings that have not been given back."""
+        self._closing = threading.Lock()
 
     def open(self) -> tuple[DriverState, str]:
         """Initialise (again) and count the GPUs: the state, and for a person what to do when it is not OK.
@@ -78,11 +85,11 @@ class Nvml:
             return DriverState.NO_LIBRARY, hint
         calls = Calls(self._n, self._clock)
         self._kernel_side = self._look_at_kernel()
-        self._instances = {}
+        self._mig = {}
         try:
-            if self._initialised:
-                self.close()
+            self.close()
             self._n.nvmlInit()
+            self._references += 1
             self._initialised = True
             self._count = int(self._n.nvmlDeviceGetCount())
             # nvmlInit may have loaded the module.
@@ -141,32 +148,53 @@ class Nvml:
 
     def events(self, emit: EmitEvent) -> EventWatcher:
         """The thread that waits for events of all GPUs, not started. It must have ended before the next ``open``."""
-        self._events = EventWatcher(self._n, range(self._count), emit, self._clock)
-        return self._events
+        watcher = EventWatcher(self._n, range(self._count), emit, self._clock)
+        self._watchers.append(watcher)
+        return watcher
 
     def settled(self) -> bool:
         """No GPU is still being asked what it is."""
         return not self._identifying
 
     def changed(self, skip: frozenset[int]) -> bool:
-        """GPUs or MIG instances have come or gone since ``devices``; GPUs in ``skip`` (they hang) are not asked.
+        """GPUs or MIG instances have come or gone, or MIG was switched, since ``devices``.
 
-        Two calls into the driver and, for each GPU with MIG on, some more. Blocks as long as the driver does.
+        GPUs in ``skip`` (they hang) are not asked. Two calls into the driver and, for each GPU with MIG on, some more.
+        Blocks as long as the driver does; another call of this meanwhile leaves out what this one hangs in.
         """
         if not self._initialised:
             return False
         if self.kernel_changed():
             return True
-        identity = self._identity()
-        count = identity.once(lambda: int(self._n.nvmlDeviceGetCount()))
-        if not isinstance(count, Absent) and count != self._count:
-            return True
-        for index, known in tuple(self._instances.items()):
-            if known is not None and index not in skip:
-                now = identity.instances(index)
+        me = threading.get_ident()
+        self._looking[me] = _NOTHING
+        try:
+            return self._looks_different(me, skip)
+        finally:
+            del self._looking[me]
+
+    def _looks_different(self, me: int, skip: frozenset[int]) -> bool:
+        identity, mig = self._identity(), self._mig
+        if self._may_ask(me, _COUNT):
+            count = identity.once(lambda: int(self._n.nvmlDeviceGetCount()))
+            if not isinstance(count, Absent) and count != self._count:
+                return True
+        for index, known in tuple(mig.items()):
+            if self._mig is not mig:
+                # It took so long that NVML has been opened again.
+                return False
+            if known is not None and index not in skip and self._may_ask(me, index):
+                now = identity.mig(index)
                 if now is not None and now != known:
                     return True
         return False
+
+    def _may_ask(self, me: int, what: int) -> bool:
+        """False while an earlier look has not come back from asking this."""
+        if what in tuple(self._looking.values()):
+            return False
+        self._looking[me] = what
+        return True
 
     def kernel_changed(self) -> bool:
         """The kernel module is another one than at ``open``, or lists other GPUs. Asks /proc, not the driver."""
@@ -185,18 +213,40 @@ class Nvml:
         return False
 
     def close(self) -> None:
-        """Give everything back; while a call hangs in the driver nothing is, because it may still use it."""
-        if not self._initialised:
-            return
+        """Give everything back; while a call hangs in the driver NVML is not, because the call may still use it.
+
+        NVML counts its openings, and is initialised anew only when each has been given back: what could not be is made
+        up for when this is called again, as it is before the next opening.
+        """
         self._initialised = False
-        readers, self._readers = self._readers, []
-        waiting = self._events is not None and self._events.busy
-        if waiting or any(reader.busy for reader in readers) or not self.settled():
+        # Giving back can hang too, and the next opening then comes here while it does.
+        if not self._references or not self._closing.acquire(blocking=False):
             return
-        identity = self._identity()
-        for reader in readers:
-            identity.once(reader.close)
-        identity.once(self._n.nvmlShutdown)
+        try:
+            identity = self._identity()
+            self._readers = [reader for reader in self._readers if not self._freed(identity, reader)]
+            # A reader that is left would free its counters in another initialisation of NVML.
+            while self._references and not self._readers and not self._busy():
+                self._references -= 1
+                identity.once(self._n.nvmlShutdown)
+        finally:
+            self._closing.release()
+
+    def _freed(self, identity: Identity, reader: DeviceReader) -> bool:
+        """A reader that is not in the driver gives its counters back, though another one may be."""
+        if reader.busy:
+            return False
+        try:
+            with self._gate.hold():
+                identity.once(reader.close)
+        except GpmBusyError:
+            return False
+        return True
+
+    def _busy(self) -> bool:
+        """A call other than a reader's may be under way, also one from an earlier opening."""
+        self._watchers = [watcher for watcher in self._watchers if watcher.busy]
+        return bool(self._watchers or self._looking or self._identifying)
 
     def _identity(self) -> Identity:
         return Identity(self._n, self._clock, self._sysfs_pci)
@@ -205,7 +255,7 @@ class Nvml:
         try:
             identity = self._identity()
             devices = identity.gpu(index)
-            self._instances[index] = identity.instances(index)
+            self._mig[index] = identity.mig(index)
         except Exception as exc:
             devices = (unreadable(index, f"cannot be identified ({type(exc).__name__}: {exc})"[:200]),)
         self._identifying.discard(index)

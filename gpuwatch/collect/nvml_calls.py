@@ -18,7 +18,6 @@ from gpuwatch.collect.nvml_fields import (
     DRIVER_CODES,
     FALLBACK_CODES,
     FUNCTION_NOT_FOUND,
-    INSUFFICIENT_SIZE,
     LOST_CODES,
     PERMANENT_CODES,
     absent_for,
@@ -42,6 +41,12 @@ MAX_MHZ: Final = 20_000
 MAX_MILLIWATT: Final = 20_000_000
 
 
+KEPT_NS: Final = 600_000_000_000
+"""How long "not supported" is believed. It is true of a mode, not of a card: without utilization under MIG, without
+counters while ECC is off, and after a reset or under confidential computing it may be otherwise. Asking all of it again
+every ten minutes costs what the first reading did, 30 ms on an H200, once in 600 readings."""
+
+
 class GoneError(Exception):
     """Two calls in a row said that the GPU or the driver is gone: asking on is useless."""
 
@@ -57,6 +62,9 @@ class Calls:
         self.n = binding
         self._clock = clock
         self.spent_ns = 0
+        self.era = 0
+        """Answers that were kept in another one have to be asked for again."""
+        self._era_ns = clock()
         self.answered = False
         self._gone = 0
         self._odd: set[str] = set()
@@ -64,6 +72,13 @@ class Calls:
     def begin(self) -> None:
         """A new reading begins."""
         self.spent_ns, self.answered, self._gone = 0, False, 0
+        if self._clock() - self._era_ns >= KEPT_NS:
+            self.forget()
+
+    def forget(self) -> None:
+        """What this GPU does not have may have come: ask again."""
+        self.era += 1
+        self._era_ns = self._clock()
 
     def timed(self, call: Callable[[], T]) -> T:
         """The call's result. Raises what it raises."""
@@ -77,6 +92,9 @@ class Calls:
         """NVML's return code behind an exception, 0 when there is none."""
         if isinstance(exc, self.n.NVMLError):
             return int(exc.value)
+        # A binding that is older than a call lacks its wrapper or struct; an older call may be there.
+        if isinstance(exc, AttributeError) and exc.obj is self.n:
+            return FUNCTION_NOT_FOUND
         mismatch = getattr(self.n, "NVMLLibraryMismatchError", None)
         return FUNCTION_NOT_FOUND if mismatch is not None and isinstance(exc, mismatch) else 0
 
@@ -115,10 +133,12 @@ class Query(Generic[T]):
         self._calls = calls
         self._ways = list(ways)
         self._never: Absent | None = None
+        self._era = 0
+        """In which that was learned."""
 
     def read(self) -> T | Absent:
         """The value or why there is none. Raises GoneError when the GPU no longer answers."""
-        if self._never is not None:
+        if self._never is not None and self._era == self._calls.era:
             return self._never
         try:
             value = self._calls.timed(self._ways[0])
@@ -136,7 +156,7 @@ class Query(Generic[T]):
             del self._ways[0]
             return self.read()
         if code in PERMANENT_CODES:
-            self._never = absent_for(code)
+            self._never, self._era = absent_for(code), self._calls.era
         return absent_for(code)
 
 
@@ -155,16 +175,6 @@ def memory_ways(n: Any, handle: Any) -> tuple[Callable[[], Any], Callable[[], An
         lambda: n.nvmlDeviceGetMemoryInfo(handle, version=MEMORY_V2),
         lambda: n.nvmlDeviceGetMemoryInfo(handle),
     )
-
-
-def twice(calls: Calls, call: Callable[[Any], Any], handle: Any) -> Any:
-    """A process list; asked again once when processes started between the binding's sizing and reading call."""
-    try:
-        return call(handle)
-    except Exception as exc:
-        if calls.code_of(exc) != INSUFFICIENT_SIZE:
-            raise
-        return call(handle)
 
 
 def within(value: int | Absent, limit: int) -> Int:

@@ -34,7 +34,7 @@ LOST_CODES: Final = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
 DRIVER_CODES: Final = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
 """The driver went away under us (reload, upgrade): handles are stale, NVML must be opened again."""
 PERMANENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND})
-"""Answers that cannot change while the driver stays loaded: asked once. All others are asked again."""
+"""Answers that hold for a mode: asked again after ten minutes, in another mode or after a loss. All others at once."""
 FALLBACK_CODES: Final = frozenset({FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 """An older driver without this call, or with an older struct: the older call is tried."""
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from gpuwatch.collect.nvml_calls import (
     CLOCK_SM,
@@ -39,6 +39,15 @@ _MIG_STRIDE: Final = 100
 _ATS: Final = 2
 """Addressing mode of parts whose GPU uses the CPU's page tables."""
 _SHARED_NAMES: Final = re.compile(r"\b(GB10|GH200|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
+
+
+class Mig(NamedTuple):
+    """What a GPU that can have MIG instances has of them."""
+
+    mode: int
+    """1 when MIG is on. Without an instance that is another state than off: a GPU has no utilization then."""
+    instances: dict[int, str]
+    """Device index to UUID."""
 
 
 def mig_index(gpu: int, slot: int) -> int:
@@ -84,12 +93,12 @@ class Identity:
             why = handle.detail or handle.reason.name.lower().replace("_", " ")
             return (unreadable(index, f"cannot be opened ({why})"),)
         gpu = self._device(index, handle, "")
-        instances = self.instances(index) or {}
-        found = ((i, self.once(partial(open_handle, self._n, i))) for i in instances)
+        mig = self.mig(index)
+        found = ((i, self.once(partial(open_handle, self._n, i))) for i in (mig.instances if mig else ()))
         return (gpu, *(self._device(i, h, gpu.uuid) for i, h in found if not isinstance(h, Absent)))
 
-    def instances(self, index: int) -> dict[int, str] | None:
-        """Device index to UUID of the MIG instances of a GPU; None when it cannot have any or does not say.
+    def mig(self, index: int) -> Mig | None:
+        """The mode and the instances of a GPU; None when it cannot have any or does not say.
 
         Slots may be empty between others, so all are asked.
         """
@@ -107,7 +116,7 @@ class Identity:
             if not isinstance(instance, Absent):
                 uuid = self.once(partial(text, n, "nvmlDeviceGetUUID", instance))
                 found[mig_index(index, slot)] = uuid if isinstance(uuid, str) else ""
-        return found
+        return Mig(int(mode[0]), found)
 
     def _device(self, index: int, handle: Any, parent_uuid: str) -> Device:
         n = self._n

@@ -6,6 +6,7 @@ a call is too dear to be made each time. Refuses: importing pynvml (the binding 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -29,12 +30,12 @@ from gpuwatch.collect.nvml_calls import (
     memory_ways,
     scaled,
     text,
-    twice,
     used_of,
     within,
 )
 from gpuwatch.collect.nvml_fields import GPM_METRICS, blank_sample
 from gpuwatch.collect.nvml_identity import open_handle
+from gpuwatch.collect.process_lists import Processes, ProcessLists
 from gpuwatch.collect.tiers import Pace, Tier
 from gpuwatch.model import (
     NOT_READ,
@@ -42,7 +43,6 @@ from gpuwatch.model import (
     Absent,
     Burst,
     DeviceHealth,
-    DeviceProcess,
     DeviceSample,
     Int,
     Reason,
@@ -51,12 +51,10 @@ from gpuwatch.model import (
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _SENSOR_GPU: Final = 0
 _LOADED_PCT: Final = 5
 _BUSY: Final = list(GPM_METRICS).index("busy_pct")
-_JUNK_PIDS: Final = frozenset({0, 0xFFFFFFFF})
-_PID_MAX: Final = 1 << 22
-"""No Linux process has a higher one; a driver with another struct layout than the binding yields such."""
 
 GONE_AFTER_READS: Final = 3
 """Reads that a reloading driver is given before its GPU counts as lost and NVML is opened again."""
@@ -73,10 +71,12 @@ class DeviceReader:
         self._calls = Calls(binding, clock)
         self._queries: _Queries | None = None
         self._memory: Int = NOT_READ
-        self._processes: _Processes = ((), NOT_READ)
+        self._processes: Processes = ((), NOT_READ)
         self._loaded = False
         self._low_demand = False
         self._extra_ns = 0
+        self._was_gone = False
+        self._modes: dict[str, int] = {}
         self.busy = False
         """A reading is under way."""
         self.driver_gone_reads = 0
@@ -106,6 +106,8 @@ class DeviceReader:
         finally:
             self.busy = False
         self.driver_gone_reads = 0
+        if self._was_gone:
+            self._begin_anew()
         return sample
 
     def set_demand(self, low: bool) -> None:
@@ -140,8 +142,28 @@ class DeviceReader:
         situation = Situation(mono_ns, self._loaded, pids, absent, q.bursts.utilization.seen_us)
         health = q.health.read(situation, low=self._low_demand)
         if health is not None:
+            self._look_at_modes(health)
             health = msgspec.structs.replace(health, slowed_calls=q.slowed() + health.slowed_calls)
         return tuple(extra for extra in (burst, health) if extra is not None)
+
+    def _look_at_modes(self, health: DeviceHealth) -> None:
+        """In another mode a GPU has other readings: what it did not have is asked for again."""
+        for name, mode in (("ecc", health.ecc_enabled), ("mig", health.mig_enabled)):
+            if not isinstance(mode, Absent) and self._modes.setdefault(name, mode) != mode:
+                self._modes[name] = mode
+                self._calls.forget()
+
+    def _begin_anew(self) -> None:
+        """A GPU that was lost answers again: it may have been reset, into another mode, and its handle may be stale."""
+        self._was_gone = False
+        queries, self._queries = self._queries, None
+        if queries is None:
+            return
+        try:
+            with self._gate.hold():
+                Query(self._calls, queries.gpm_reader.close).read()
+        except (GpmBusyError, GoneError):
+            _log.debug("GPM samples of GPU %d are not given back", self._index)
 
     def close(self) -> None:
         """Free the GPM samples."""
@@ -191,14 +213,12 @@ class DeviceReader:
         return self._calls.spent_ns + extra_ns
 
     def _gone(self, absent: Absent, mono_ns: int) -> DeviceSample:
+        self._was_gone = True
         if absent.reason is Reason.DRIVER:
             self.driver_gone_reads += 1
             if self.driver_gone_reads >= GONE_AFTER_READS:
                 absent = Absent(Reason.LOST, absent.detail)
         return blank_sample(self._index, mono_ns, absent, self._spent_ns())
-
-
-_Processes = tuple[tuple[DeviceProcess, ...], Absent | None]
 
 
 class _Carried(Generic[T]):
@@ -229,6 +249,7 @@ class _Queries:
         self.gpm_reader = GpmReader(n, h, clock)
         self._supported = Query(calls, lambda: n.nvmlGpmQueryDeviceSupport(h).isSupportedDevice)
         self._gpm_known: bool | None = None
+        self._calls, self._era = calls, calls.era
         self._gpm = Query(calls, self.gpm_reader.read)
         self.bursts = Bursts(calls, h, index, clock)
         driver = version_of(Query(calls, lambda: text(n, "nvmlSystemGetDriverVersion")).read())
@@ -250,21 +271,10 @@ class _Queries:
             lambda: int(n.nvmlDeviceGetCurrentClocksEventReasons(h)),
             lambda: int(n.nvmlDeviceGetCurrentClocksThrottleReasons(h)),
         )
-        self._compute = Query(
-            calls,
-            lambda: twice(calls, n.nvmlDeviceGetComputeRunningProcesses_v3, h),
-            lambda: twice(calls, n.nvmlDeviceGetComputeRunningProcesses_v2, h),
-        )
-        self._graphics = Query(
-            calls,
-            lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v3, h),
-            lambda: twice(calls, n.nvmlDeviceGetGraphicsRunningProcesses_v2, h),
-        )
-        mps = Query(calls, lambda: twice(calls, n.nvmlDeviceGetMPSComputeRunningProcesses_v3, h))
+        lists = ProcessLists(calls, h)
         # Who shares the GPU through MPS changes rarely, and on most machines never.
-        self._mps = _Carried(calls, mps.read, Tier.SLOW)
-        self._clock = clock
-        self.processes = _Carried(calls, self._listed)
+        mps = _Carried(calls, lists.mps.read, Tier.SLOW)
+        self.processes = _Carried(calls, lambda: lists.read(mps.read(clock())))
 
     @property
     def gpm_works(self) -> bool:
@@ -284,6 +294,8 @@ class _Queries:
 
     def counters(self) -> GpmReading:
         """GPM values since the last call, or why there are none."""
+        if not self._gpm_known and self._era != self._calls.era:
+            self._era, self._gpm_known = self._calls.era, None
         if self._gpm_known is None:
             supported = self._supported.read()
             if isinstance(supported, Absent):
@@ -301,34 +313,8 @@ class _Queries:
             return absent_reading(Absent(Reason.TIMEOUT, "a GPM call for another GPU has not returned"))
         return absent_reading(reading) if isinstance(reading, Absent) else reading
 
-    def _listed(self) -> _Processes:
-        """Processes of all lists merged by pid, and why they cannot be trusted to be complete."""
-        compute, graphics, mps = self._compute.read(), self._graphics.read(), self._mps.read(self._clock())
-        found: dict[int, DeviceProcess] = {}
-        for kind, entries in (("C", compute), ("G", graphics), ("M", mps)):
-            for entry in () if isinstance(entries, Absent) else entries:
-                _merge(found, int(entry.pid), entry.usedGpuMemory, kind)
-        if isinstance(compute, Absent):
-            return tuple(found.values()), compute
-        # Cards without a display answer NOT_SUPPORTED to the graphics list: nothing is missing then.
-        missing = isinstance(graphics, Absent) and graphics.reason is not Reason.NOT_SUPPORTED
-        return tuple(found.values()), graphics if missing else None
-
 
 def _is_loaded(util: Any, counters: GpmReading) -> bool:
     """The GPU is busy enough for its PCIe link to be at full speed."""
     busy = counters.values[_BUSY]
     return value_or(busy, 0.0) >= _LOADED_PCT or (not isinstance(util, Absent) and util.gpu >= _LOADED_PCT)
-
-
-def _merge(found: dict[int, DeviceProcess], pid: int, used: int | None, kind: str) -> None:
-    """Add an entry unless it is junk; the same pid in two lists becomes one entry of a kind such as "CG"."""
-    if pid in _JUNK_PIDS or pid > _PID_MAX:
-        return
-    known = found.get(pid)
-    if known is None:
-        kind = "CM" if kind == "M" else kind  # A client of MPS computes, whichever list has it.
-        found[pid] = DeviceProcess(pid, NOT_SUPPORTED if used is None else int(used), kind)
-    elif kind not in known.kind:
-        memory = known.mem_used_bytes if used is None or not isinstance(known.mem_used_bytes, Absent) else int(used)
-        found[pid] = DeviceProcess(pid, memory, known.kind + kind)

@@ -53,6 +53,7 @@ class ProcessUtilReader:
         self._handle = handle
         self._seen_us = 0
         self._ways: list[Callable[[int], int]] = [self._ask_newer, self._ask_older]
+        self._era = calls.era
         self._length = _LENGTH
         self._entries: list[_Entry] = []
 
@@ -79,13 +80,25 @@ class ProcessUtilReader:
 
     def _ask(self, since_us: int) -> int:
         """The return code; the entries are kept."""
+        if self._era != self._calls.era:
+            self._era, self._ways = self._calls.era, [self._ask_newer, self._ask_older]
         while self._ways:
-            code = self._ways[0](since_us)
+            code = self._asked(self._ways[0], since_us)
             if code not in (*PERMANENT_CODES, VERSION_MISMATCH):
                 return code
             # Blackwell answers only the newer call, drivers before 550 only the older one.
             del self._ways[0]
         return NOT_SUPPORTED
+
+    def _asked(self, way: Callable[[int], int], since_us: int) -> int:
+        try:
+            return way(since_us)
+        except AttributeError as exc:
+            # The binding is older than the call and has no struct for it.
+            code = self._calls.code_of(exc)
+            if code == 0:
+                raise
+            return code
 
     def _ask_newer(self, since_us: int) -> int:
         n = self._calls.n

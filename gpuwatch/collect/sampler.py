@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from gpuwatch.collect.nvml_fields import blank_sample
+from gpuwatch.collect.nvml_fields import GPM_METRICS, READING_FIELDS, blank_sample
 from gpuwatch.model import Absent, DeviceSample, Observation, Reason
 
 MIN_PERIOD_S: Final = 0.1
 MAX_PERIOD_S: Final = 5.0
 FULL_PERIOD_NS: Final = 1_000_000_000
 """A burst asks for everything only this often; in between GPM, clocks, their reasons and power."""
+
+_ASKED: Final = tuple(name for name in READING_FIELDS if name != "mem_used_bytes") + tuple(GPM_METRICS)
+"""Readings that a cheap sample does not carry over from the last full one."""
 
 _log = logging.getLogger(__name__)
 
@@ -193,8 +196,10 @@ class DeviceSampler(PacedThread):
         self._full_ns: int | None = None
         self._began_ns: int | None = None
         self.failures = Failures()
-        self.failed_reads = 0
-        """Consecutive readings in which the driver had an error, and no value, for every question."""
+        self.mute_reads = 0
+        """Consecutive readings in which the driver had no value and at least one error or loss."""
+        self.errors = False
+        """The last of them had an error that says nothing by itself."""
 
     @property
     def period_s(self) -> float:
@@ -246,7 +251,9 @@ class DeviceSampler(PacedThread):
         self.failures.worked(f"GPU {self.index}")
         if full:
             self._full_ns = now_ns
-        self.failed_reads = self.failed_reads + 1 if _all_errors(sample) else 0
+        reasons = _without_a_value(sample)
+        self.errors = Reason.ERROR in reasons
+        self.mute_reads = self.mute_reads + 1 if self.errors or Reason.LOST in reasons else 0
         return sample
 
     def _read_more(self, now_ns: int) -> None:
@@ -273,9 +280,16 @@ class DeviceSampler(PacedThread):
         return now_ns - self._full_ns + self._deadline.period_ns // 2 >= FULL_PERIOD_NS
 
 
-def _all_errors(sample: DeviceSample) -> bool:
-    asked = (sample.power_w, sample.sm_clock_mhz, sample.mem_clock_mhz, sample.clocks_event_reasons)
-    return all(isinstance(reading, Absent) and reading.reason is Reason.ERROR for reading in asked)
+def _without_a_value(sample: DeviceSample) -> frozenset[Reason]:
+    """Why there is no value at all; empty when there is one. A card without a power reading still fails as a whole, and
+    a cheap reading does not ask for everything: neither is a value, nor an error."""
+    reasons = set()
+    for name in _ASKED:
+        reading = getattr(sample, name)
+        if not isinstance(reading, Absent):
+            return frozenset()
+        reasons.add(reading.reason)
+    return frozenset(reasons)
 
 
 def _period_ns(period_s: float) -> int:

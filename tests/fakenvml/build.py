@@ -37,6 +37,7 @@ _SINCE_510 = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesse
 HIDDEN = {
     "": (),
     "535": _SINCE_545,
+    "535.43": (*_SINCE_545, "nvmlDeviceGetRunningProcessDetailList"),
     "525": (*_SINCE_545, *_SINCE_530),
     "470": (*_SINCE_545, *_SINCE_530, *_SINCE_510),
 }
@@ -53,6 +54,8 @@ def built(generation: str = "", version: int = 580) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}"]
     flags.append(f"-DLIBRARY_VERSION={version}")
+    if generation == "535.43":
+        flags.append("-DPROCESS_BYTES=32")
     if HIDDEN[generation]:
         symbols = folder / "symbols.map"
         symbols.write_text("{ local: " + "".join(f"{name}; " for name in HIDDEN[generation]) + "};\n")

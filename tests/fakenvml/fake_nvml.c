@@ -15,11 +15,12 @@
  *
  *   node:     gpus=N driver=TEXT nvml=TEXT cuda=13000  kernel=N (version of the kernel module; all calls of a library
  *             of another version, 580 unless built otherwise, answer 18)
+ *             reloads=N (times that the driver was reloaded; after another one all calls answer 1 until NVML is initialised
+ *             anew, which it is only once every nvmlInit was made up for by an nvmlShutdown: NVML counts references)
  *   identity: name uuid pci=TEXT  arch=9 cc=9.0 total reserved=BYTES limit=MILLIWATT maxsm=MHZ gpm=0|1
  *   mig:      mig=1 there=0|1 slices=N  see fake_mig.c: GPU g has its instance in slot s under the number 100*(g+1)+s
  *   readings: util memutil=PCT used=BYTES power=MILLIWATT temp=C sm mem=MHZ reasons=BITS
  *             gpm.ID=NUMBER (percent, MiB/s)  gpmrc.ID=CODE (per-metric return code)
- *             stride=24|32 (bytes of an entry of the process list: 32 from 535.43 to 535.86)
  *             procs=PID:BYTES:KIND,... with BYTES a number or "na", KIND of C, G, M (a client of MPS); procs=none
  *   faults:   rc.FUNCTION=CODE (13 stands for a driver that lacks the call; rc.*=15 for all calls on a GPU)
  *             latency.FUNCTION=MICROSECONDS  hang.FUNCTION=1 (does not return until it is 0)
@@ -55,7 +56,7 @@ typedef struct { int index; } Gpu;
 typedef struct { unsigned magic; int gpu; double at_ms; } Sample;
 
 static Statement statements[MAX_STATEMENTS];
-static int count, initialised;
+static int count, initialised, reloads_seen;
 static pid_t owner;
 static Gpu gpus[MAX_GPUS * (1 + SLOTS)]; /* the whole GPUs, then the MIG instances of each */
 static double loaded_ms, advanced_ms;
@@ -73,7 +74,8 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons"
     " nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v3"
     " nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetGraphicsRunningProcesses_v2"
-    " nvmlDeviceGetMPSComputeRunningProcesses_v3"
+    " nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetConfComputeMemSizeInfo"
+    " nvmlDeviceGetRunningProcessDetailList"
     " nvmlDeviceGetArchitecture nvmlDeviceGetCudaComputeCapability nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc"
     " nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmMetricsGet nvmlDeviceGetPcieThroughput nvmlDeviceGetMigMode"
     " nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetAttributes_v2"
@@ -90,7 +92,7 @@ static const char *const FUNCTIONS =
     " nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetP2PStatus nvmlDeviceGetTemperatureThreshold"
     " nvmlDeviceGetNvLinkState nvmlDeviceGetGpuFabricInfoV * ";
 static const char *const KEYS =
-    " gpus driver nvml cuda kernel stride name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
+    " gpus driver nvml cuda kernel reloads name uuid pci arch cc total reserved limit maxsm gpm util memutil used power temp sm mem"
     " reasons procs mig there slices addressing"
     " clock frozen ring putil events event bar1 bar1used margin remap ecc fans fan pstate enc dec jpg ofa pciegen pciewidth"
     " pciegenmax pciewidthmax persistence computemode reasonsup energy virt conf affinity topo p2p graphics video fabric ";
@@ -286,6 +288,10 @@ static int enter(int gpu, const char *function) {
     }
     if (number(NODE, "kernel", LIBRARY_VERSION) != LIBRARY_VERSION) return MISMATCH;
     if (strcmp(function, "nvmlInitWithFlags") && (!initialised || owner != getpid())) return UNINITIALIZED;
+    /* NVML counts references: while one is held, nvmlInit and nvmlShutdown do no more than count. */
+    if (!strcmp(function, "nvmlInitWithFlags") || !strcmp(function, "nvmlShutdown"))
+        return initialised ? OK : (int)fault(gpu, "rc", function);
+    if ((int)number(NODE, "reloads", 0) != reloads_seen) return UNINITIALIZED;
     return (int)fault(gpu, "rc", function);
 }
 
@@ -311,6 +317,7 @@ static int mig(int g) { return g >= 100 || number(g, "mig", 0) != 0; }
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     ENTER(NODE);
+    if (!initialised) reloads_seen = (int)number(NODE, "reloads", 0);
     initialised++;
     owner = getpid();
     return OK;
@@ -426,10 +433,12 @@ int nvmlDeviceGetPcieThroughput(Gpu *h, unsigned counter, unsigned *out) {
 /* --- processes: a NULL array asks for the number, and gets 7 with it --- */
 
 typedef struct { unsigned pid; u64 used; unsigned gi, ci; } Process;
-static int processes(int g, unsigned *n, Process *out, char kind) {
+#ifndef PROCESS_BYTES
+#define PROCESS_BYTES sizeof(Process) /* of an entry of the newest lists: 32 from 535.43 to 535.86 */
+#endif
+static int processes(int g, unsigned *n, Process *out, char kind, size_t stride) {
     char list[8192], *save = NULL;
     unsigned found = 0;
-    size_t stride = (size_t)number(g, "stride", sizeof(Process));
     if (text(g, "procs", "none", list, sizeof list)) return UNKNOWN;
     for (char *item = strcmp(list, "none") ? strtok_r(list, ",", &save) : NULL; item; item = strtok_r(NULL, ",", &save)) {
         char used[32], kinds[8];
@@ -445,13 +454,16 @@ static int processes(int g, unsigned *n, Process *out, char kind) {
     *n = found;
     return rc;
 }
-#define PROCESSES(function, kind) \
-    int function(Gpu *h, unsigned *n, Process *out) { DEVICE(h); return processes(g, n, out, kind); }
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, 'C')
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, 'C')
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G')
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, 'G')
-PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M')
+#define PROCESSES(function, kind, stride) \
+    int function(Gpu *h, unsigned *n, Process *out) { DEVICE(h); return processes(g, n, out, kind, stride); }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, 'C', PROCESS_BYTES)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, 'C', sizeof(Process))
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G', PROCESS_BYTES)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, 'G', sizeof(Process))
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M', PROCESS_BYTES)
+/* Never called: what a driver has of these tells the length of its entries. */
+int nvmlDeviceGetConfComputeMemSizeInfo(Gpu *h, void *out) { (void)out; DEVICE(h); return NOT_SUPPORTED; }
+int nvmlDeviceGetRunningProcessDetailList(Gpu *h, void *out) { (void)out; DEVICE(h); return NOT_SUPPORTED; }
 
 /* --- GPM --- */
 

@@ -182,12 +182,6 @@ PROCESSES = (
         {"processes": (DeviceProcess(0, NOT_SUPPORTED, "C"),), "mem_used_bytes": 0},
     ),
     Case(
-        "a driver that writes longer entries than the binding reads does not invent processes",
-        "nvitop#88",
-        f"stride=32 procs={PID}:5368709120:C,{PID}:5368709120:C,{PID}:5368709120:C,{PID}:5368709120:C",
-        {"processes_absent": None, "power_w": 76.0},
-    ),
-    Case(
         "a process list that grows while it is read is read again",
         "gpustat#161",
         f"procs={PID}:1:C rc.nvmlDeviceGetComputeRunningProcesses_v3=0,7,0",
@@ -384,6 +378,22 @@ OLD_DRIVERS = (
     of_generation("525", "nvtop#483", "there are counters", {"sm_active_pct": 95.0}, gpm=True),
     of_generation(
         "535", "nvidia_gpu_exporter#476", "temperature comes by the older call", {"temp_c": 44, "gpu_util_pct": 50}
+    ),
+    Case(
+        "a driver that writes longer entries neither loses processes nor mixes their memory (535.43)",
+        "nvitop#88",
+        f"procs={PID}:5368709120:C,4194301:6368709120:C,4194302:na:CG,4194303:4297064448:C",
+        {
+            "processes": (
+                DeviceProcess(0, 5368709120, "C"),
+                DeviceProcess(4194301, 6368709120, "C"),
+                DeviceProcess(4194302, NOT_SUPPORTED, "CG"),
+                DeviceProcess(4194303, 4297064448, "C"),
+            ),
+            "processes_absent": None,
+        },
+        generation="535.43",
+        group="generation",
     ),
     of_generation("535", "nvtop#483", "there are counters and processes", {"sm_active_pct": 95.0}),
 )

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 from fakenvml.bench import MS, Ticking, ticking
 
-from gpuwatch.model import Absent
+from gpuwatch.model import NOT_SUPPORTED, Absent
 
 SCENARIO = "gpu 0 util=90 gpm.1=90 procs=5:1:C putil=5:90:10 fi.74=0@1 fi.3=0 fi.187=200000"
 
@@ -20,8 +20,7 @@ EVERY_TICK = {
     "nvmlGpmMetricsGet": 1,
     "nvmlDeviceGetUtilizationRates": 1,
     "nvmlDeviceGetMemoryInfo_v2": 1,
-    # Sizing and reading; an empty list is only sized.
-    "nvmlDeviceGetComputeRunningProcesses_v3": 2,
+    "nvmlDeviceGetComputeRunningProcesses_v3": 1,
     "nvmlDeviceGetGraphicsRunningProcesses_v3": 1,
     "nvmlDeviceGetPowerUsage": 1,
     "nvmlDeviceGetTemperatureV": 1,
@@ -119,6 +118,63 @@ def test_what_never_changes_is_asked_once(tmp_path: Path) -> None:
     assert not set(once) & set(made)
 
 
+EVERYTHING_MAY_COME = (
+    "rc.nvmlDeviceGetPowerUsage=0 rc.nvmlDeviceGetSamples=0 rc.nvmlDeviceGetProcessesUtilizationInfo=0 "
+    "rc.nvmlDeviceGetProcessUtilization=0 gpm=1 gpm.2=95 fi.3=7 fi.74=0@1"
+)
+NOTHING_YET = (
+    "procs=5:1:C,6:1:C putil=5:90:10 rc.nvmlDeviceGetPowerUsage=3 rc.nvmlDeviceGetSamples=3 "
+    "rc.nvmlDeviceGetProcessesUtilizationInfo=3 rc.nvmlDeviceGetProcessUtilization=3 gpm=0"
+)
+
+
+def everything_came(t: Ticking) -> bool:
+    """After some ticks in which each group has had its turn."""
+    ticks = [t.tick() for _ in range(35)]
+    health = [tick.health for tick in ticks if tick.health is not None][-1]
+    bursts = [tick.burst for tick in ticks if tick.burst is not None]
+    return (
+        (ticks[-1].sample.power_w, ticks[-1].sample.sm_active_pct, health.ecc_volatile_corrected) == (76.0, 95.0, 7)
+        and bool(bursts and bursts[-1].power_mw.values)
+        and health.process_utils_absent is None
+    )
+
+
+def test_what_a_gpu_has_not_is_asked_again_every_ten_minutes_and_not_sooner(tmp_path: Path) -> None:
+    # It is true of a mode, not of a card: MIG, ECC, confidential computing, and what a reset makes of them.
+    with ticking(tmp_path, f"gpu 0 {NOTHING_YET}") as t:
+        made = minute(t)
+        assert made["nvmlDeviceGetPowerUsage"] == 0
+        hour: Counter[str] = Counter()
+        for _ in range(360):
+            hour.update(t.tick(10_000).calls)
+        assert hour["nvmlDeviceGetPowerUsage"] == 6
+        assert hour["nvmlGpmQueryDeviceSupport"] == 6
+        # Two rings; the newer call and the older one.
+        assert (hour["nvmlDeviceGetSamples"], hour["nvmlDeviceGetProcessUtilization"]) == (12, 6)
+        t.fake.set(f"gpu 0 {EVERYTHING_MAY_COME}")
+        t.tick(600_000)
+        assert everything_came(t)
+
+
+def test_a_gpu_that_was_lost_and_answers_again_is_asked_for_everything_anew(tmp_path: Path) -> None:
+    with ticking(tmp_path, f"gpu 0 ecc=0 {NOTHING_YET}") as t:
+        t.tick()
+        t.fake.set("gpu 0 rc.*=15 rc.nvmlDeviceGetPowerUsage=15")
+        assert t.tick().calls["nvmlDeviceGetUtilizationRates"] == 1
+        t.fake.set(f"gpu 0 rc.*=0 ecc=1 {EVERYTHING_MAY_COME}")
+        t.tick()
+        assert t.tick().calls["nvmlDeviceGetHandleByIndex_v2"] == 1, "after a reset the old handle may be stale"
+        assert everything_came(t)
+
+
+def test_a_mode_that_was_switched_brings_what_depends_on_it(tmp_path: Path) -> None:
+    with ticking(tmp_path, "gpu 0 ecc=0") as t:
+        assert t.health(3).ecc_volatile_corrected == NOT_SUPPORTED
+        t.fake.set("gpu 0 ecc=1 fi.3=7")
+        assert t.health(65).ecc_volatile_corrected == 7, "the modes, then the counters: half a minute each"
+
+
 def test_what_failed_for_now_is_asked_again(tmp_path: Path) -> None:
     with ticking(tmp_path, f"{SCENARIO} rc.nvmlDeviceGetCpuAffinity=999,0") as t:
         assert isinstance(t.health().cpu_affinity, Absent)
@@ -136,11 +192,23 @@ def slow(t: Ticking, name: str, cost_ms: float, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pynvml, name, call)
 
 
+def slow_symbol(t: Ticking, name: str, cost_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a function of the library that we call ourselves take so long."""
+    original = pynvml._nvmlGetFunctionPointer
+
+    def pointer(symbol: str) -> Any:
+        if symbol == name:
+            t.clock[0] += int(cost_ms * MS)
+        return original(symbol)
+
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", pointer)
+
+
 def test_a_process_list_that_takes_6_ms_is_read_every_other_second_and_stands_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ticking(tmp_path, SCENARIO) as t:
-        slow(t, "nvmlDeviceGetComputeRunningProcesses_v3", 6, monkeypatch)
+        slow_symbol(t, "nvmlDeviceGetComputeRunningProcesses_v3", 6, monkeypatch)
         ticks = [t.tick() for _ in range(12)]
     asked = [tick.calls.get("nvmlDeviceGetComputeRunningProcesses_v3", 0) > 0 for tick in ticks]
     assert asked[:3] == [True] * 3
@@ -207,14 +275,7 @@ def test_a_ring_that_is_dear_to_drain_is_drained_less_often_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ticking(tmp_path, f"{SCENARIO} gpm=0") as t:
-        original = pynvml._nvmlGetFunctionPointer
-
-        def pointer(symbol: str) -> Any:
-            if symbol == "nvmlDeviceGetSamples":
-                t.clock[0] += 6 * MS
-            return original(symbol)
-
-        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", pointer)
+        slow_symbol(t, "nvmlDeviceGetSamples", 6, monkeypatch)
         ticks = [t.tick() for _ in range(13)]
     # Utilization is kept for 14 s and may wait; power for 2.4 s and may not.
     assert [tick.calls.get("nvmlDeviceGetSamples") for tick in ticks[3:]] == [1, 2] * 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,11 +10,12 @@ import pynvml
 import pytest
 from fakenvml.build import Fake, loaded
 
-from gpuwatch.collect import events
+from gpuwatch.collect import event_set, events
+from gpuwatch.collect.event_set import HANGS
 from gpuwatch.collect.events import WANTED, EventWatcher
 from gpuwatch.collect.nvml import Nvml
 from gpuwatch.collect.xids import XIDS, xid
-from gpuwatch.model import NOT_SUPPORTED, Absent, EventKind, EventOrigin, EventRecord, Reason
+from gpuwatch.model import NOT_SUPPORTED, Absent, EventKind, EventOrigin, EventRecord, Reason, Unwatched
 
 XID = 8
 APPLICATION = {13, 31, 43, 45, 68, 109}
@@ -41,6 +42,7 @@ class Watching:
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "WAIT_MS", 4)
+    monkeypatch.setattr(event_set, "REGISTER_S", 0.2)
 
 
 @contextmanager
@@ -146,6 +148,93 @@ def test_a_gpu_that_answers_later_is_registered_later(tmp_path: Path) -> None:
         w.clock[0] += 61_000_000_000
         w.steps(1)
         assert w.watcher.registered.keys() == {0, 1}
+
+
+REGISTERING = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents")
+
+
+def until(w: Watching, condition: Callable[[], object]) -> None:
+    """Wait for threads of their own, with the driver's waits as pauses."""
+    for _ in range(2000):
+        if condition():
+            return
+        w.steps(1)
+    raise AssertionError("never happened")
+
+
+@pytest.mark.parametrize("function", REGISTERING)
+def test_a_gpu_that_hangs_as_it_is_registered_silences_no_other_and_is_named(tmp_path: Path, function: str) -> None:
+    with watching(tmp_path, f"gpus=4\ngpu 2 hang.{function}=1") as w:
+        w.fake.set("gpu 0 event=8:79")
+        w.fake.set("gpu 3 event=8:48")
+        w.steps(3)
+        assert {(e.device_index, e.xid) for e in w.got} == {(0, 79), (3, 48)}
+        assert w.watcher.unwatched() == (Unwatched("XIDs and other events of GPU 2", HANGS),)
+        w.clock[0] += 61_000_000_000
+        w.steps(2)
+        assert w.fake.calls()[function, 2] == 1, "while it hangs no other thread is sent after it"
+        w.fake.set(f"gpu 2 hang.{function}=0")
+        until(w, lambda: 2 in w.watcher.registered)
+        assert w.watcher.unwatched() == ()
+        w.fake.set("gpu 2 event=8:31")
+        until(w, lambda: (w.got[-1].device_index, w.got[-1].xid) == (2, 31))
+
+
+def test_an_only_gpu_that_hangs_is_waited_for_and_joins(tmp_path: Path) -> None:
+    with watching(tmp_path, "gpus=1\ngpu 0 hang.nvmlDeviceRegisterEvents=1") as w:
+        assert w.watcher.unwatched() == (Unwatched("XIDs and other events", HANGS),)
+        w.steps(2)
+        assert w.fake.calls()["nvmlEventSetWait_v2", None] == 0, "there is nothing to wait for"
+        w.fake.set("gpu 0 hang.nvmlDeviceRegisterEvents=0 event=8:79")
+        until(w, lambda: w.got)
+        assert w.watcher.unwatched() == ()
+
+
+def test_a_gpu_that_hung_in_a_set_that_is_used_no_more_joins_the_new_one(tmp_path: Path) -> None:
+    with watching(tmp_path, "gpus=3\ngpu 2 hang.nvmlDeviceRegisterEvents=1") as w:
+        w.fake.set("gpu 1 rc.*=15")
+        w.steps(2)
+        assert w.watcher.registered.keys() == {0}
+        assert w.fake.calls()["nvmlEventSetFree", None] == 0, "a set that a thread may still use is not freed"
+        w.fake.set("gpu 2 hang.nvmlDeviceRegisterEvents=0")
+        until(w, lambda: w.watcher.registered.keys() == {0, 2})
+        w.fake.set("gpu 2 event=8:79")
+        until(w, lambda: w.got)
+
+
+def test_a_gpu_that_refuses_its_events_is_named_while_the_others_are_watched(tmp_path: Path) -> None:
+    with watching(tmp_path, "gpus=3\ngpu 1 rc.nvmlDeviceRegisterEvents=999\ngpu 2 events=0") as w:
+        # A card that has no events never had them.
+        refused = Absent(Reason.ERROR, "NVML error 999")
+        assert w.watcher.unwatched() == (Unwatched("XIDs and other events of GPU 1", refused),)
+
+
+def test_a_driver_that_does_not_answer_the_waiting_thread_at_all_is_told(tmp_path: Path) -> None:
+    with watching(tmp_path, "gpus=1 hang.nvmlEventSetCreate=1", register=False) as w:
+        w.watcher.start()
+        assert w.watcher.unwatched() == ()
+        while not w.fake.calls()["nvmlEventSetCreate", None]:
+            w.watcher.join(0.005)
+        w.clock[0] += 6_000_000_000
+        assert w.watcher.unwatched() == (Unwatched("XIDs and other events", HANGS),)
+        w.watcher.end()
+        w.fake.release()
+        w.watcher.join(20)
+
+
+def test_nvml_stays_open_while_a_gpu_hangs_as_it_is_registered(tmp_path: Path) -> None:
+    with watching(tmp_path, "gpus=2\ngpu 1 hang.nvmlDeviceRegisterEvents=1", register=False) as w:
+        w.watcher.start()
+        while 0 not in w.watcher.registered:
+            w.watcher.join(0.005)
+        w.watcher.end()
+        w.watcher.join(20)
+        assert not w.watcher.is_alive()
+        assert w.watcher.busy
+        assert w.fake.calls()["nvmlEventSetFree", None] == 0
+        w.fake.release()
+        while w.watcher.busy:
+            w.watcher.join(0.005)
 
 
 def test_a_storm_is_told_once_a_second_with_its_number(tmp_path: Path) -> None:

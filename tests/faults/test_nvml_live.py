@@ -19,6 +19,7 @@ from gpuwatch.model import (
     DeviceHealth,
     EventRecord,
     HostSample,
+    Inventory,
     NodeInfo,
     Observation,
     ProcessInfo,
@@ -98,6 +99,19 @@ def test_an_xid_comes_through_also_after_the_driver_was_opened_again(tmp_path: P
         wait_for(lambda: len(kinds(got, EventRecord, 0)) == 2, "an XID of the reloaded driver")
     told = [o.xid for o in kinds(got, EventRecord, 0) if isinstance(o, EventRecord)]
     assert told == [31, 79]
+
+
+def test_an_xid_comes_through_while_another_gpu_hangs_and_the_inventory_names_that_gpu(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=4\ngpu 2 hang.nvmlDeviceGetHandleByIndex_v2=1") as (fake, _, got):
+        fake.set("gpu 0 event=8:79")
+        fake.set("gpu 3 event=8:48")
+        wait_for(lambda: bool(kinds(got, EventRecord, 0) and kinds(got, EventRecord, 3)), "the XIDs of 0 and 3")
+
+        def parts() -> list[str]:
+            inventories = [o for o in list(got) if isinstance(o, Inventory)]
+            return [part.part for part in inventories[-1].unwatched or ()]
+
+        wait_for(lambda: parts() == ["XIDs and other events of GPU 2"], "GPU 2 to be named")
 
 
 def test_a_slow_reading_that_hangs_leaves_the_samples_of_the_other_gpu_and_can_be_stopped(tmp_path: Path) -> None:

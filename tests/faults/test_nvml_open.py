@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from fakenvml.bench import ticking
 from fakenvml.build import loaded
 
 from gpuwatch.collect.nvml import Nvml
@@ -116,6 +117,37 @@ def test_a_broken_binding_is_not_said_to_be_missing(
     assert "not installed" not in hint
     assert "pip install --force-reinstall nvidia-ml-py" in hint
     assert "\n" not in hint
+
+
+WITHOUT = {
+    "12.535": (
+        *("nvmlDeviceGetTemperatureV", "nvmlDeviceGetMarginTemperature", "c_nvmlProcessesUtilizationInfo_v1_t"),
+        *("c_nvmlProcessUtilizationInfo_v1_t", "nvmlDeviceGetComputeRunningProcesses_v2"),
+        "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    ),
+    "11.525": (
+        *("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSupportedClocksEventReasons"),
+        *("nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlSystemGetConfComputeState"),
+    ),
+}
+"""What releases of nvidia-ml-py lack of the calls that are made; an older release lacks the newer's as well."""
+
+
+@pytest.mark.parametrize("release", WITHOUT)
+def test_a_binding_that_is_older_than_the_driver_costs_what_it_has_no_call_for_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    for name in (*WITHOUT["12.535"], *(WITHOUT[release])):
+        monkeypatch.delattr(pynvml, name, raising=False)
+    with ticking(tmp_path, "gpu 0 temp=44 reasons=8 procs=5:1:C,6:2:C putil=5:90:10") as t:
+        t.tick()
+        second = t.tick(2000)
+    assert (second.sample.temp_c, second.sample.clocks_event_reasons) == (44, 8)
+    assert [(process.pid, process.mem_used_bytes) for process in second.sample.processes] == [(5, 1), (6, 2)]
+    assert second.health is not None
+    assert [(util.pid, util.sm_pct) for util in second.health.process_utils] == [(5, 90), (6, 0)]
+    assert second.health.temp_margin_c == Absent(Reason.NOT_SUPPORTED)
+    assert second.health.slowed_calls == ()
 
 
 def test_identity_of_a_gpu_comes_with_units_and_its_numa_node(tmp_path: Path) -> None:

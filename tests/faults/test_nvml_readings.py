@@ -39,12 +39,12 @@ class Bench:
 
 
 @contextmanager
-def bench(tmp_path: Path, scenario: str = "gpus=1", index: int = 0) -> Iterator[Bench]:
-    with loaded(tmp_path, scenario) as fake:
+def bench(tmp_path: Path, scenario: str = "gpus=1", generation: str = "") -> Iterator[Bench]:
+    with loaded(tmp_path, scenario, generation) as fake:
         clock = [10**12]
         nvml = Nvml(clock=lambda: clock[0])
         nvml.open()
-        yield Bench(fake, clock, nvml.reader(index))
+        yield Bench(fake, clock, nvml.reader(0))
         nvml.close()
 
 
@@ -209,10 +209,36 @@ def test_junk_pids_are_not_shown_and_both_lists_are_merged(tmp_path: Path) -> No
 
 
 def test_a_list_that_grew_while_it_was_read_is_read_again(tmp_path: Path) -> None:
-    with bench(tmp_path, "gpu 0 procs=5:1:C rc.nvmlDeviceGetComputeRunningProcesses_v3=0,7,0") as b:
+    with bench(tmp_path, "gpu 0 procs=5:1:C rc.nvmlDeviceGetComputeRunningProcesses_v3=7,0") as b:
         s = b.read()
     assert s.processes == (DeviceProcess(5, 1, "C"),)
     assert s.processes_absent is None
+
+
+def test_more_processes_than_the_kept_array_holds_are_all_there(tmp_path: Path) -> None:
+    procs = ",".join(f"{pid}:{pid}:C" for pid in range(1, 301))
+    with bench(tmp_path, f"gpu 0 procs={procs}") as b:
+        b.read()
+        b.fake.forget_calls()
+        s = b.read(1000)
+        assert b.fake.calls()["nvmlDeviceGetComputeRunningProcesses_v3", 0] == 1, (
+            "the array stays as long as it had to be"
+        )
+    assert s.processes == tuple(DeviceProcess(pid, pid, "C") for pid in range(1, 301))
+
+
+@pytest.mark.parametrize("generation", ["", "535", "535.43", "525", "470"])
+def test_each_driver_s_layout_of_the_process_list_is_read_as_it_writes_it(tmp_path: Path, generation: str) -> None:
+    # nvitop#75, #76, #88, MangoHud#1715: drivers 535.43 to 535.86 write 32 bytes for each entry, all others 24.
+    with bench(tmp_path, "gpu 0 procs=101:5368709120:C,102:6368709120:C,103:7:CG,104:na:C", generation) as b:
+        s = b.read()
+    assert s.processes_absent is None
+    assert s.processes == (
+        DeviceProcess(101, 5368709120, "C"),
+        DeviceProcess(102, 6368709120, "C"),
+        DeviceProcess(103, 7, "CG"),
+        DeviceProcess(104, NOT_SUPPORTED, "C"),
+    )
 
 
 def test_a_process_list_that_may_be_incomplete_says_so(tmp_path: Path) -> None:
@@ -295,14 +321,13 @@ def test_a_tick_stays_within_its_budget_of_driver_calls(tmp_path: Path) -> None:
         full = b.fake.calls()
         b.read(1000, full=False)
         cheap = b.fake.calls()
-    # Each process list is a sizing and a reading call.
     assert full == {
         ("nvmlGpmSampleGet", 0): 1,
         ("nvmlGpmMetricsGet", 0): 1,
         ("nvmlDeviceGetUtilizationRates", 0): 1,
         ("nvmlDeviceGetMemoryInfo_v2", 0): 1,
-        ("nvmlDeviceGetComputeRunningProcesses_v3", 0): 2,
-        ("nvmlDeviceGetGraphicsRunningProcesses_v3", 0): 2,
+        ("nvmlDeviceGetComputeRunningProcesses_v3", 0): 1,
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", 0): 1,
         ("nvmlDeviceGetPowerUsage", 0): 1,
         ("nvmlDeviceGetTemperatureV", 0): 1,
         ("nvmlDeviceGetClockInfo", 0): 2,

@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from fakenvml.build import Fake, calls, fake_env, loaded
 from msgspec import UNSET
 
 from gpuwatch.collect.host_sampler import Roots
-from gpuwatch.collect.node import NodeSource
+from gpuwatch.collect.node import SURVEY_S, NodeSource
 from gpuwatch.collect.nvml import Nvml
 from gpuwatch.collect.sleep import Sleep
 from gpuwatch.collect.source import Emit, Focus
 from gpuwatch.model import (
     NOT_SUPPORTED,
     Absent,
+    DeviceHealth,
     DeviceSample,
     DriverState,
     HostSample,
@@ -122,7 +124,11 @@ class Running:
 
 @contextmanager
 def running(
-    tmp_path: Path, scenario: str, patience_s: float = PATIENCE_S, sleep: Sleep | None = None
+    tmp_path: Path,
+    scenario: str,
+    patience_s: float = PATIENCE_S,
+    sleep: Sleep | None = None,
+    survey_s: float = SURVEY_S,
 ) -> Iterator[Running]:
     with loaded(tmp_path, scenario) as fake:
         parts = Parts()
@@ -132,12 +138,18 @@ def running(
             period_s=0.1,
             retry_s=0.02,
             patience_s=patience_s,
+            survey_s=survey_s,
             sleep=sleep,
         )
         run = Running(fake, source, parts, host)
         yield run
         fake.release()
         source.stop()
+
+
+def until_stuck(run: Running, index: int) -> None:
+    """Wait until a reading of this GPU has been under way for three periods."""
+    until(lambda: run.source.now_ns() - run.source.stuck_since_ns().get(index, run.source.now_ns()) > 3.5e8, "a hang")
 
 
 def laptop(tmp_path: Path, status: str) -> Path:
@@ -340,6 +352,89 @@ def test_a_driver_reloaded_under_us_is_opened_again(tmp_path: Path) -> None:
         run.fake.set("gpu * rc.*=0")
         until(lambda: run.samples(0)[-1].power_w == 76.0 and run.samples(1)[-1].power_w == 76.0, "samples again")
         until(lambda: {d.name for d in run.inventories()[-1].devices} == {"NVIDIA H200"}, "their identity")
+
+
+def test_nvml_that_stayed_open_under_a_call_that_hung_is_given_back_once_it_returned(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=2", survey_s=0.05) as run:
+        until(lambda: run.samples(1), "samples")
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=1")
+        until_stuck(run, 1)
+        run.fake.set("gpus=3")
+        until(lambda: run.samples(2), "another opening, under the hang")
+        assert run.fake.calls()["nvmlShutdown", None] == 0
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=0")
+        run.more(1)
+        made = run.fake.calls()
+        assert made["nvmlShutdown", None] == made["nvmlInitWithFlags", None] - 1, "only the opening of now is held"
+        run.fake.set("reloads=1")
+        until(lambda: isinstance(run.samples(0)[-1].power_w, Absent), "a driver that was reloaded")
+        until(lambda: all(run.samples(i)[-1].power_w == 76.0 for i in range(3)), "readings of the reloaded driver")
+        run.source.stop()
+        made = run.fake.calls()
+        assert made["nvmlShutdown", None] == made["nvmlInitWithFlags", None]
+
+
+def test_a_driver_reloaded_while_a_gpu_hangs_is_told_and_taken_up_when_the_hang_ends(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=2") as run:
+        until(lambda: run.samples(1), "samples")
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=1")
+        until_stuck(run, 1)
+        run.fake.set("reloads=1")
+        until(
+            lambda: run.inventories()[-1].driver is DriverState.UNKNOWN, "NVML cannot be initialised anew: it is told"
+        )
+        run.fake.set("gpu 1 hang.nvmlDeviceGetPowerUsage=0")
+        until(lambda: run.inventories()[-1].driver is DriverState.OK, "the driver again")
+        assert all(run.more(index)[-1].power_w == 76.0 for index in (0, 1))
+
+
+def test_a_gpu_that_hangs_in_the_look_for_changes_hides_none_on_the_others(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=3\ngpu * mig=0", survey_s=0.05) as run:
+        until(lambda: run.samples(2), "samples")
+        run.fake.set("gpu 1 hang.nvmlDeviceGetMigMode=1 hang.nvmlDeviceGetPowerUsage=1")
+        until_stuck(run, 1)
+        run.fake.set("gpu 0 mig=1")
+        run.fake.set("gpu 100 there=1")
+        until(lambda: 100 in [d.index for d in run.inventories()[-1].devices], "the MIG instance of GPU 0")
+        run.fake.set("gpus=4")
+        until(lambda: run.samples(3), "another GPU")
+        run.more(0)
+        looks = [thread for thread in threading.enumerate() if thread.name == "survey"]
+        assert len(looks) <= 2, "the one that hangs, and one that looks"
+
+
+def test_a_driver_that_is_reloaded_while_the_look_for_changes_hangs_is_opened_again(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=2", survey_s=0.05) as run:
+        # The first slow reading counts the GPUs, too: past it only the look for changes does.
+        until(lambda: {o.device_index for o in list(run.got) if isinstance(o, DeviceHealth)} == {0, 1}, "slow readings")
+        run.fake.set("hang.nvmlDeviceGetCount_v2=1")
+        until(lambda: any(thread.name == "survey" for thread in threading.enumerate()), "a look")
+        opened = run.fake.calls()["nvmlInitWithFlags", None]
+        run.fake.set("gpu * rc.*=1")
+        until(lambda: run.fake.calls()["nvmlInitWithFlags", None] > opened, "another opening")
+
+
+def test_a_look_for_changes_that_fails_through_a_bug_is_told_and_the_gpus_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Nvml, "changed", fails)
+    with running(tmp_path, "gpus=1", survey_s=0.05) as run:
+        until(lambda: run.inventories() and run.inventories()[-1].unwatched, "the failure is told")
+        part = Unwatched("GPUs and MIG instances that come or go", Absent(Reason.ERROR, "RuntimeError: a bug"))
+        assert run.inventories()[-1].unwatched == (part,)
+        run.more(0)
+
+
+def test_mig_that_is_switched_off_without_an_instance_left_gives_the_gpu_its_utilization_back(tmp_path: Path) -> None:
+    with running(tmp_path, "gpus=1\ngpu 0 mig=1 util=50", survey_s=0.05) as run:
+        until(lambda: run.samples(0) and run.samples(0)[-1].gpu_util_pct == NOT_SUPPORTED, "MIG without an instance")
+        run.fake.set("gpu 0 mig=0")
+        until(lambda: run.samples(0)[-1].gpu_util_pct == 50, "utilization")
+        run.fake.set("gpu 0 mig=1")
+        until(lambda: run.samples(0)[-1].gpu_util_pct == NOT_SUPPORTED, "MIG again")
 
 
 def test_processes_are_looked_up_under_every_gpu_that_lists_them(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fault_daemon import Watched, watched
 from scenarios import CASES, Case, nodes, scenario_of
 
-from gpuwatch.model import DeviceProcess, DeviceSample
+from gpuwatch.model import DeviceSample
 
 Nodes = dict[tuple[str, str], Watched]
 
@@ -61,15 +61,6 @@ def test_survives(case: Case, running: Nodes) -> None:
     device = node.device(index)
     for name, wanted in case.device.items():
         assert getattr(device, name) == (f"unreadable-{index}" if wanted == "unreadable-INDEX" else wanted)
-
-
-def test_an_entry_layout_that_the_binding_does_not_know_invents_no_pid(running: Nodes) -> None:
-    key = ("processes", "")
-    index = next(n for n, case in enumerate(nodes()[key], 1) if "stride=32" in case.statements)
-    node = running[key]
-    shown = node.until(lambda s: index in s.devices and s.devices[index].processes, "processes").devices[index]
-    assert {process.pid for process in shown.processes} == {os.getpid()}
-    assert all(isinstance(process, DeviceProcess) for process in shown.processes)
 
 
 def test_a_unified_gpu_has_the_memory_of_the_machine_as_its_total(running: Nodes) -> None:

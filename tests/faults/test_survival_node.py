@@ -167,11 +167,23 @@ def test_a_driver_that_goes_under_a_running_daemon_is_found_again(tmp_path: Path
         node.until(lambda s: alive(s, 0, 1) and node.driver is DriverState.OK, "two GPUs again")
 
 
-def test_a_container_that_loses_its_devices_while_running_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "gpus=2",
+        "gpus=2\ngpu 1 rc.nvmlDeviceGetPowerUsage=3",
+        "gpus=2\ngpu 1 mig=1",
+        "gpus=2\ngpu 1 mig=1\ngpu 200 there=1 rc.nvmlDeviceGetPowerUsage=3 rc.nvmlDeviceGetClockInfo=3 gpm=0",
+        "gpus=2\ngpu 1 rc.*=15",
+    ],
+    ids=["all", "one without a power reading", "MIG without an instance", "MIG", "beside a lost one"],
+)
+def test_a_container_that_loses_its_devices_while_running_is_told_so(tmp_path: Path, scenario: str) -> None:
     # nvidia-container-toolkit#251: systemctl daemon-reload takes the devices from a running container.
-    with watched(tmp_path, "gpus=2") as node:
-        node.until(lambda s: alive(s, 0, 1), "two GPUs")
-        node.steer("gpu * rc.*=999\nrc.nvmlInitWithFlags=999")
+    with watched(tmp_path, scenario) as node:
+        node.until(lambda s: alive(s, 0) and 1 in s.devices, "two GPUs")
+        gone = "0" if "rc.*=15" in scenario else "*"
+        node.steer(f"gpu {gone} rc.*=999\nrc.nvmlInitWithFlags=999")
         node.until_driver(DriverState.UNKNOWN)
         assert "daemon-reload" in node.hint
 
