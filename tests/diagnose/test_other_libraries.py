@@ -304,12 +304,13 @@ def test_one_line_that_calls_a_library_is_no_python_to_be_rewritten() -> None:
     assert diagnose(job, b.PID).verdict.cause == "host_preprocessing"
 
 
-def test_two_samples_of_something_are_not_charged_with_what_follows() -> None:
-    """A trainer stood twice in fifty-nine samples on a line of its own, and was told to preprocess."""
+def test_a_few_samples_of_something_are_not_charged_with_what_follows() -> None:
+    """A trainer stood on a line of its own in two of fifty-nine samples, and was told to preprocess."""
     table = ("_take SITE/pandas/core/generic.py 4000 < batches train.py 20", True)
     read = ("fit train.py 35 < <module> train.py 90", True)
-    kinds = [table] * 3 + [read] * 12 + [LAUNCH] * 85
-    found = judged([66.0], kinds, line="loss.item()").findings
+    kinds = [table] * 4 + [read] * 5 + [LAUNCH] * 91
+    found = judged([0.0] * 9 + [82.0] * 91, kinds, line="loss.item()").findings
+    assert "host_sync" in {finding.cause for finding in found}, "five samples are no accident"
     assert "host_preprocessing" not in {finding.cause for finding in found}
 
 
