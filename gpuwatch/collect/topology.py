@@ -6,12 +6,11 @@ Owns: the names of the levels, CPU masks as text. Refuses: importing pynvml, rea
 from __future__ import annotations
 
 import os
-import queue
-import threading
 from typing import Any, Final
 
 from gpuwatch import units
 from gpuwatch.collect.nvml_calls import Calls, Query
+from gpuwatch.collect.slow_calls import SlowCalls
 from gpuwatch.model import Absent, Int, PeerLink, Reason, Text
 
 _LEVELS: Final = {
@@ -51,22 +50,11 @@ def _link(calls: Calls, handle: Any, other: int) -> PeerLink:
 
 def _opened(n: Any, other: int) -> Any:
     """The handle of another GPU, None when it does not answer in time. Raises what the binding raises."""
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answers.put(n.nvmlDeviceGetHandleByIndex(other))
-        except Exception as exc:
-            answers.put(exc)
-
-    threading.Thread(target=ask, name=f"peer{other}", daemon=True).start()
+    calls = SlowCalls(f"peer{other}", _PEER_S, threads=1)
     try:
-        answer = answers.get(timeout=_PEER_S)
-    except queue.Empty:
-        return None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        return calls.ask(lambda: n.nvmlDeviceGetHandleByIndex(other), None).value
+    finally:
+        calls.close()
 
 
 def _path(level: Int) -> Text:

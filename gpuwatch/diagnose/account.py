@@ -177,11 +177,12 @@ def balance(evidence: Evidence, found: Sequence[Moment]) -> Account | None:
     native = _native_split(evidence)
     measured = weights([moment.fetching for moment in found], evidence.steps)
     for moment, weight in zip(found, measured or [1.0] * len(found), strict=True):
-        for activity, share in _parts(moment, native).items():
+        divided = _divided(moment, native)
+        for activity, share in (divided or {moment.doing.activity: 1.0}).items():
             part = weight * share
             lines[activity] += part
             lost[activity] += part * (1.0 - moment.busy)
-            if not moment.doing.sure and not _divided(moment, native):
+            if not moment.doing.sure and divided is None:
                 unsure[activity] += part
             if moment.doing.where is not None:
                 where[activity][moment.doing.where] += part
@@ -272,20 +273,14 @@ def _natively_copies(frame: Frame, native: _Split) -> bool:
     return parts.get(Activity.COPYING, 0.0) + parts.get(Activity.SYNCHRONISING, 0.0) >= t.NOTHING_BUT
 
 
-def _divided(moment: Moment, native: _Split) -> bool:
-    """Whether native frames tell what this sample's line does."""
+def _divided(moment: Moment, native: _Split) -> dict[Activity, float] | None:
+    """What native frames have told apart on a sample's line; None where its own frames are sure, or nothing was seen.
+    Operators that ran during a whole window in which the GPU did nothing computed on the CPU."""
     doing = moment.doing
-    return not doing.sure and doing.activity in DIVISIBLE and doing.leaf is not None and line_of(doing.leaf) in native
-
-
-def _parts(moment: Moment, native: _Split) -> dict[Activity, float]:
-    """A sample's activities: one, unless it stands on a line whose C calls native frames have told apart. Operators
-    that ran during a whole window in which the GPU did nothing computed on the CPU."""
-    doing = moment.doing
-    if not _divided(moment, native) or doing.leaf is None:
-        return {doing.activity: 1.0}
-    parts = native[line_of(doing.leaf)]
-    if moment.gpu_slept and Activity.LAUNCHING in parts:
+    if doing.sure or doing.activity not in DIVISIBLE or doing.leaf is None:
+        return None
+    parts = native.get(line_of(doing.leaf))
+    if parts is not None and moment.gpu_slept and Activity.LAUNCHING in parts:
         awake = dict(parts)
         awake[Activity.HOST_WORK] = awake.get(Activity.HOST_WORK, 0.0) + awake.pop(Activity.LAUNCHING)
         return awake

@@ -12,7 +12,7 @@ class Activity(enum.StrEnum):
     """What a thread was doing at one instant."""
 
     WAITING_FOR_DATA = "waiting_for_data"
-    """Blocked in the DataLoader (or another queue) for the next batch."""
+    """Blocked for the next batch: in the DataLoader, in another library that loads, or in a queue named for it."""
     PREPARING_DATA = "preparing_data"
     """Fetching, decoding or collating samples in this very process."""
     RECEIVING_DATA = "receiving_data"
@@ -41,7 +41,7 @@ class Activity(enum.StrEnum):
     HOST_WORK = "other_host_work"
     """Computing on the CPU: numpy, PIL, pandas, the user's own loops."""
     USER_LINE = "user_line"
-    """On a line of the user's code that calls C: the line's text and the counters must tell what."""
+    """On a line that calls C, of the user's or of a library that may do anything: text and counters must tell what."""
     WAITING = "waiting"
     """Not on a CPU, not in any of the above: a lock, a socket, sleep, input()."""
     WAITING_FOR_WORK = "waiting_for_work"

@@ -232,7 +232,7 @@ def _synchronising(case: Case, account: Account) -> Finding | None:
     if lost < (t.EXPOSED_FROM if exposes and often else t.NAMED_FROM) or case.busy > 1.0 - t.HEALTHY_LOST_BELOW:
         return None
     e = case.evidence
-    place = account.location(Activity.SYNCHRONISING)
+    place, guessed = account.location(Activity.SYNCHRONISING), account.guessed(Activity.SYNCHRONISING)
     return finding(
         "host_sync",
         f"The training thread stops to wait for the GPU{place_text(place)}{text_at(case, place)}, and afterwards the "
@@ -242,8 +242,8 @@ def _synchronising(case: Case, account: Account) -> Finding | None:
         remedy="Keep such values on the GPU and read them every N steps (.item(), .cpu(), print, isnan and if on a "
         "tensor each stop the queue).",
         location=place,
-        confidence=Confidence.MEDIUM if account.guessed(Activity.SYNCHRONISING) else Confidence.HIGH,
-        alternatives=("host_preprocessing",) if account.guessed(Activity.SYNCHRONISING) else (),
+        confidence=Confidence.MEDIUM if guessed else Confidence.HIGH,
+        alternatives=("host_preprocessing",) if guessed else (),
         evidence=rows(
             case.stack_row("training thread waits for the GPU", Activity.SYNCHRONISING),
             row("CPU of the training process", case.main_cores, "cores", "/proc", e.window_s),

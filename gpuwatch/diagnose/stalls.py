@@ -140,6 +140,7 @@ def _logging(case: Case, account: Account) -> Finding | None:
         return None
     place = account.location(Activity.LOGGING, Activity.EVALUATING)
     evaluates = account.lost_in(Activity.EVALUATING) > lost / 2
+    guessed = account.guessed(Activity.LOGGING, Activity.EVALUATING)
     what = "evaluates, or works between its training steps," if evaluates else "logs or writes"
     return finding(
         "logging_or_eval_stall",
@@ -151,10 +152,8 @@ def _logging(case: Case, account: Account) -> Finding | None:
         else "Log every N steps, and images, histograms and plots rarely or from another process.",
         location=place,
         # A function's name alone says that it evaluates.
-        confidence=Confidence.MEDIUM if account.guessed(Activity.LOGGING, Activity.EVALUATING) else Confidence.HIGH,
-        alternatives=("launch_bound", "host_preprocessing")
-        if account.guessed(Activity.LOGGING, Activity.EVALUATING)
-        else (),
+        confidence=Confidence.MEDIUM if guessed else Confidence.HIGH,
+        alternatives=("launch_bound", "host_preprocessing") if guessed else (),
         evidence=rows(
             case.stack_row("training thread logs or writes", Activity.LOGGING),
             case.stack_row("training thread evaluates", Activity.EVALUATING),

@@ -39,10 +39,10 @@ _LOCK_CALLS = frozenset({"acquire", "__enter__"})
 _CHILD_FILE = re.compile(r"(^|/)subprocess\.py$")
 """Reading from a program that was started for a sample: a pipe, which is polled as a socket is."""
 _SOCKET_WCHAN = re.compile(r"^(wait_woken|sk_wait_data|sk_stream_wait|tcp_recvmsg|inet_stream_conn|poll_sched|ep_poll)")
-_FILE_WCHAN = re.compile(r"folio_wait|wait_on_page|io_schedule|wait_on_buffer|nfs|rpc_|fuse|ceph|ptlrpc|cl_sync_io")
 _PAUSE_WCHAN = re.compile(r"nanosleep")
 REMOTE_WCHAN = re.compile(r"nfs|rpc_|fuse|ceph|ptlrpc|cl_sync_io")
 """Kernel functions in which a process waits for the server of a file system (NFS and SunRPC, FUSE, Ceph, Lustre)."""
+_FILE_WCHAN = re.compile(r"folio_wait|wait_on_page|io_schedule|wait_on_buffer|" + REMOTE_WCHAN.pattern)
 LOCAL_WCHAN = re.compile(r"^(blk_|submit_bio)")
 """In which it waits for a disk, whatever else it has open."""
 
