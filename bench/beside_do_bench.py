@@ -91,7 +91,7 @@ def works(methods: Methods) -> Iterator[Work]:
         yield methods.timed(f"matmul {case.name}", "TFLOP/s", call, 2.0 * size**3 / 1e9, LONG_MS)
         device.release(target)
     mib = 1 if tiny else 1024
-    arrays = memory.arrays(target, mib, 0)
+    arrays = memory.arrays(target, mib)
     for name, moved in (("copy", 2), ("triad", 3)):
         call = partial(memory.work_on, torch, name, *arrays)
         yield methods.timed(f"memory {name}", "GB/s", call, moved * mib * MIB / 1e6)

@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import host_memory
 from .report import BusyError, Report, UnavailableError
 
 GIB = 1024**3
@@ -35,7 +36,7 @@ class Target(NamedTuple):
     capability: int
     """Major compute capability: 8 and newer have bf16 and TF32. 0 for a CPU."""
     cache_bytes: int = 0
-    """The last cache before memory: L2 of a GPU, the largest cache of a CPU; 0 when not known."""
+    """The last cache before memory: L2 of a GPU, all last-level caches of the CPUs; 0 when not known."""
 
 
 def load_torch() -> Any:
@@ -65,7 +66,7 @@ def load_torch() -> Any:
 def open_target(torch: Any, name: str) -> Target:
     """The device called ``name`` ("cpu", "cuda", "cuda:1"), made current. Raises UnavailableError."""
     if name == "cpu":
-        return Target(torch, torch.device("cpu"), False, "", cpu_name(), 0, 0, 0, cpu_cache_bytes())
+        return Target(torch, torch.device("cpu"), False, "", cpu_name(), 0, 0, 0, host_memory.cpu_cache_bytes())
     if not torch.backends.cuda.is_built():
         raise UnavailableError(f"torch {torch.__version__} has no CUDA: use --device cpu or a CUDA build of torch")
     if not torch.cuda.is_available():
@@ -111,19 +112,6 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def cpu_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """The CPU's largest cache in bytes, as the kernel writes it ("32768K"); 0 when it does not say."""
-    found = 0
-    for path in root.glob("index*/size"):
-        try:
-            text = path.read_text(encoding="ascii").strip()
-            unit = {"K": 1024, "M": 1024**2}.get(text[-1:], 1)
-            found = max(found, int(text.rstrip("KM")) * unit)
-        except (OSError, ValueError):
-            continue
-    return found
 
 
 def cache_state(pass_bytes: int, buffers: int, cache_bytes: int) -> str:

@@ -67,6 +67,11 @@ def result_of(done: subprocess.CompletedProcess[bytes]) -> ProbeResult:
     return result
 
 
+def named_for_its_cache(value: str, settings: dict[str, str]) -> str:
+    """Whether a few MiB fit in the last cache is the machine's business; that the figure says so is not."""
+    return value + "_in_cache" * (settings.get(f"{value}_l2") == "warm")
+
+
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
     """A working directory in which every name that a probe imports lies in wait."""
@@ -99,7 +104,7 @@ def test_a_probe_runs_in_the_checkout(name: str, tmp_path: Path) -> None:
     assert b"Traceback" not in done.stderr
     assert (result.probe, result.device) == (name, "cpu")
     values = {value.name: value for value in result.values}
-    assert set(values) >= EXPECTED[name]
+    assert set(values) >= {named_for_its_cache(value, result.settings) for value in EXPECTED[name]}
     assert all(value.p20 <= value.median <= value.p80 for value in result.values)
     assert all(value.n >= 1 and (value.median > 0 or value.name == "knee") for value in result.values)
     assert result.settings["torch"].startswith("2.")

@@ -132,14 +132,6 @@ def test_a_link_that_is_slow_one_way_is_noted(monkeypatch: pytest.MonkeyPatch) -
     assert "h2d_pinned_256MiB 26.3 and back 6.3 GB/s" in report.notes[0]
 
 
-def test_the_cpus_cache_is_read_as_the_kernel_writes_it(tmp_path: Path) -> None:
-    for index, size in enumerate(("48K", "1024K", "32M")):
-        (tmp_path / f"index{index}").mkdir()
-        (tmp_path / f"index{index}" / "size").write_text(size + "\n")
-    assert device.cpu_cache_bytes(tmp_path) == 32 * MIB
-    assert device.cpu_cache_bytes(tmp_path / "absent") == 0
-
-
 def test_a_pair_of_events_is_timed_in_a_queue_that_is_full_as_a_jobs_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone in its queue it reads 2.9 µs on an H200, behind four others 3.7, as do_bench says: another quantity."""
     gpu = SimulatedGpu(kernel_ms=0.003)

@@ -86,7 +86,7 @@ def test_inputs_hold_no_denormals_which_a_cpu_multiplies_forty_times_slower(kind
 
 @pytest.mark.parametrize("case", [case.name for case in memory.CASES])
 def test_memory_that_returns_one_wrong_element_is_found(case: str) -> None:
-    left, right, row, out = memory.arrays(cpu(), 1, 3)
+    left, right, row, out = memory.arrays(cpu(), 1)
     written = memory.work_on(torch, case, left, right, row, out).clone()
     assert memory.wrong_elements(torch, case, left, right, row, written) == 0
     written[7, 5] += 0.5
