@@ -21,6 +21,8 @@ ERRORS: Final = frozenset({
     "pcie_unsupported_requests", "pcie_lcrc_errors", "pcie_lane_errors",
     "nvlink_crc_flit_errors", "nvlink_crc_data_errors", "nvlink_replays", "nvlink_recoveries",
     "nvlink_ecc_errors", "nvlink_link_replays", "nvlink_link_recoveries", "nvlink_link_crc_errors",
+    "nvlink_link_failed_recoveries", "nvlink_link_receive_errors", "nvlink_link_integrity_errors",
+    "nvlink_link_discards",
 })  # fmt: skip
 """Not ``pcie_to_recovery``: a link goes there whenever it changes its speed, which an idle one does."""
 

@@ -113,10 +113,24 @@ COUNTERS: Final = (
 """What changes once in a long while. Names are those of DeviceHealth."""
 
 LINK_STATE: Final = 165
-LINK_ERRORS: Final = {"nvlink_link_replays": 161, "nvlink_link_recoveries": 162, "nvlink_link_crc_errors": 163}
-"""Asked for each link. From Hopper on, and no longer on Blackwell, instead of the totals 38, 45, 52 and 59 (nvml.h,
-changes between 520 and 525)."""
-PER_LINK_SINCE: Final = (525,)
+LINK_ERRORS: Final[dict[str, tuple[int, ...]]] = {
+    "nvlink_link_replays": (161,),
+    "nvlink_link_recoveries": (162, 215),
+    "nvlink_link_crc_errors": (163,),
+    "nvlink_link_failed_recoveries": (214,),
+    "nvlink_link_receive_errors": (208,),
+    "nvlink_link_integrity_errors": (211,),
+    "nvlink_link_discards": (212,),
+}
+"""Asked for each link; the first id that the card has. Hopper has 161 to 163 in place of the totals 38, 45, 52 and 59
+(nvml.h, changes between 520 and 525). Blackwell has none of them but the counters of NVLink 5, from 201 on."""
+_NVLINK5: Final = 201
+
+
+def link_field(link: int, field: int) -> Field:
+    """A field of one link, named by its number."""
+    return Field(str(link), field, link, since=(570,) if field >= _NVLINK5 else (525,))
+
 
 LIMITS: Final = (
     Field("power_limit_min_mw", 187, limit=MAX_MILLIWATT),

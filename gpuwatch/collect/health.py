@@ -127,8 +127,8 @@ class HealthReader:
             _Group("counters", Pace(Tier.RARE), self._read_counters),
             _Group("NVLink state", Pace(Tier.RARE), self._read_links),
             *(
-                _Group(f"NVLink field {field}", Pace(Tier.RARE), partial(self._read_link_errors, name, field))
-                for name, field in LINK_ERRORS.items()
+                _Group(f"NVLink field {fields[0]}", Pace(Tier.RARE), partial(self._read_link_errors, name, fields))
+                for name, fields in LINK_ERRORS.items()
             ),
             _Group("fabric", Pace(Tier.RARE), self._read_fabric),
             _Group("remapped rows", Pace(Tier.RARE), self._read_remapped),
@@ -274,8 +274,8 @@ class HealthReader:
     def _read_links(self, _: Situation) -> Values:
         return {"nvlink_links_down": self._nvlink.down(self._values.get("nvlink_links", NOT_READ))}
 
-    def _read_link_errors(self, name: str, field: int, _: Situation) -> Values:
-        return {name: self._nvlink.total(field, self._values.get("nvlink_links", NOT_READ))}
+    def _read_link_errors(self, name: str, fields: tuple[int, ...], _: Situation) -> Values:
+        return {name: self._nvlink.total(fields, self._values.get("nvlink_links", NOT_READ))}
 
     def _read_fabric(self, _: Situation) -> Values:
         fabric = self._q.fabric.read()

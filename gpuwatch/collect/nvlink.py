@@ -2,17 +2,17 @@
 
 Owns: asking each link and adding up. Refuses: traffic (GPM and the fields of all links), judging.
 
-Hopper answers the error counters by link only. A field of a link takes about 0.1 ms, 18 links have 72 of them: so each
-question is a group of its own, 2 ms long.
+Hopper and Blackwell answer the error counters by link only, each its own. A field of a link takes about 0.1 ms, and a
+GPU has 18 links: so each counter is a group of its own, 2 ms long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpuwatch.collect.field_batch import FieldBatch
-from gpuwatch.collect.field_ids import LINK_STATE, PER_LINK_SINCE, Field, Version
+from gpuwatch.collect.field_ids import LINK_STATE, Version, link_field
 from gpuwatch.collect.nvml_calls import Calls, Query
 from gpuwatch.model import NOT_SUPPORTED, Absent, Int
 
@@ -42,10 +42,16 @@ class Nvlink:
         known = [state for state in states if not isinstance(state, Absent)]
         return sum(state == 0 for state in known) if known else next(iter(states), NOT_SUPPORTED)
 
-    def total(self, field: int, links: Int) -> Int:
-        """A counter, over all links that have it."""
+    def total(self, fields: Sequence[int], links: Int) -> Int:
+        """A counter, over all links that have it, by the first of its ids that is answered."""
         if isinstance(links, Absent) or not links:
             return links if isinstance(links, Absent) else NOT_SUPPORTED
+        totals = (self._total(field, links) for field in fields)
+        # Without any, the reason of the first: generators run only as far as they must.
+        first = next(totals)
+        return first if not isinstance(first, Absent) else next((t for t in totals if not isinstance(t, Absent)), first)
+
+    def _total(self, field: int, links: int) -> Int:
         values = list(self._ask(field, links).values())
         known = [value for value in values if not isinstance(value, Absent)]
         return sum(known) if known else next(iter(values), NOT_SUPPORTED)
@@ -55,7 +61,7 @@ class Nvlink:
             self._links, self._batches = links, {}
             self._states = [self._state(link) for link in range(min(links, LINKS_MAX))]
         if field not in self._batches:
-            fields = [Field(str(link), field, link, since=PER_LINK_SINCE) for link in range(min(links, LINKS_MAX))]
+            fields = [link_field(link, field) for link in range(min(links, LINKS_MAX))]
             self._batches[field] = FieldBatch(self._calls, self._handle, fields, self._driver)
         return self._batches[field].read()
 

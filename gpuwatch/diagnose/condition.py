@@ -52,6 +52,10 @@ _COUNTED = {
     "NVLink replays and recoveries": (
         *("nvlink_replays", "nvlink_recoveries", "nvlink_link_replays", "nvlink_link_recoveries"),
     ),
+    # A recovery that failed is a recovery, and counted above.
+    "NVLink packets damaged or discarded": (
+        *("nvlink_link_receive_errors", "nvlink_link_integrity_errors", "nvlink_link_discards"),
+    ),
     "NVLink checksum errors": _NVLINK_CRC,
     "NVLink ECC errors": ("nvlink_ecc_errors",),
     "memory errors corrected": ("ecc_volatile_corrected",),

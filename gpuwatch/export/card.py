@@ -54,6 +54,10 @@ _ERRORS: Final = {
     "nvlink_link_replays": "NVLink replays",
     "nvlink_link_recoveries": "NVLink recoveries",
     "nvlink_link_crc_errors": "NVLink checksum errors",
+    "nvlink_link_failed_recoveries": "failed NVLink recoveries",
+    "nvlink_link_receive_errors": "NVLink packets with errors",
+    "nvlink_link_integrity_errors": "NVLink integrity errors",
+    "nvlink_link_discards": "NVLink packets discarded",
 }
 _COMPUTE_MODES: Final = {
     1: "compute mode exclusive thread",

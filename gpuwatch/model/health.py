@@ -180,7 +180,7 @@ class DeviceHealth(Struct, frozen=True, array_like=True):
     temp_gpu_max_c: Int = NOT_READ
     nvlink_ecc_errors: Int = NOT_READ
     nvlink_link_replays: Int = NOT_READ
-    """Sum over the links, as the next two: Hopper counts by link, not by GPU."""
+    """Sum over the links, as the next two: from Hopper on they count by link, not by GPU."""
     nvlink_link_recoveries: Int = NOT_READ
     nvlink_link_crc_errors: Int = NOT_READ
     nvlink_links_down: Int = NOT_READ
@@ -196,3 +196,11 @@ class DeviceHealth(Struct, frozen=True, array_like=True):
     """Links to the CPU beside it (Grace)."""
     c2c_link_mbytes_per_s: Int = NOT_READ
     """Of one link, as the first of them tells."""
+    nvlink_link_failed_recoveries: Int = NOT_READ
+    """Sum over the links, as the next three, of NVLink 5 (Blackwell): a link was given up."""
+    nvlink_link_receive_errors: Int = NOT_READ
+    """Packets that came with an error."""
+    nvlink_link_integrity_errors: Int = NOT_READ
+    """Times that a link's own errors went over its limit."""
+    nvlink_link_discards: Int = NOT_READ
+    """Packets with an error that were not sent."""

@@ -191,6 +191,7 @@ STREAM: dict[str, wire.StreamMessage] = {
     ),
     "telemetry": TELEMETRY,
     "telemetry_grown": wire.Telemetry(1, 2, (HEALTH_GROWN,)),
+    "telemetry_nvlink5": wire.Telemetry(1, 2, (msgspec.structs.replace(HEALTH_GROWN, nvlink_link_discards=4),)),
     "heartbeat": wire.Heartbeat(1, 2, 3),
     "goodbye": wire.Goodbye(1, 2),
     "replay": wire.ReplayPosition(1, 2, 500, 12.5, 40.0, 2.0, paused=True),
@@ -234,9 +235,10 @@ SUPERSEDED = {
     "diagnosis": "diagnosis_steps",
     "processes": "processes_cpus",
     "telemetry": "telemetry_grown",
+    "telemetry_grown": "telemetry_nvlink5",
 }
-"""Bytes of before ``ProbeResult.observed``, ``Diagnosis.steps`` and ``DeviceHealth.grown``: still understood, and now
-sent with that field.
+"""Bytes of before ``ProbeResult.observed``, ``Diagnosis.steps``, ``DeviceHealth.grown`` and its counters of NVLink 5:
+still understood, and now sent with these fields.
 Those of ``ProcessInfo`` as well: with its sixteenth field msgspec begins the map with three bytes instead of one, also
 where it leaves that field out."""
 ALL: dict[str, wire.StreamMessage | wire.Request | wire.Reply] = {**STREAM, **REQUESTS, **REPLIES}
@@ -270,7 +272,7 @@ def test_every_message_type_has_golden_bytes() -> None:
         return {str(t.tag) for t in inspected.types if isinstance(t, msgspec.inspect.StructType)}
 
     known = tags(wire.StreamMessage) | tags(wire.Request) | tags(wire.Reply)
-    variants = ("_cpus", "_container", "_empty", "_grown", "_observed", "_mig", "_steps", "_unwatched")
+    variants = ("_cpus", "_container", "_empty", "_grown", "_nvlink5", "_observed", "_mig", "_steps", "_unwatched")
     assert known == {next((name.removesuffix(v) for v in variants if name.endswith(v)), name) for name in ALL}
     assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
 

@@ -30,6 +30,7 @@ def test_a_card_that_has_everything_shows_everything(tmp_path: Path) -> None:
     types = " ".join(f"fitype.{i}=5" for i in (193, 194, 195, 196))
     # One link that tells of itself; "fi.91" above says how many there are.
     newer = "fi.269=0 fi.270=0 fi.271=0 fi.165=1 fi.161=2 fi.162=3 fi.163=4 fi.170=10 fi.172=44712"
+    newer += " fi.208=5 fi.211=6 fi.212=7 fi.214=8"
     lines = [f"gpu 0 {part}" for part in (counters, levels, rates, limits, types, newer)]
     with ticking(tmp_path, "\n".join(["gpu 0 fans=2 fan=30 energy=0@300000 mig=0", *lines])) as t:
         health = t.health(6)
@@ -264,6 +265,29 @@ def test_errors_of_hoppers_links_are_added_up_and_links_that_do_not_run_are_coun
     assert health.nvlink_link_crc_errors == NOT_SUPPORTED
     assert later.grown == (CounterGrowth("nvlink_link_replays", 2),)
     assert later.grown_window_ns > 30_000_000_000
+
+
+def test_blackwells_links_tell_their_errors_by_the_counters_that_replaced_hoppers(tmp_path: Path) -> None:
+    """Read by the older ids alone an NVLink that fails on a B200 would be a link without errors."""
+    links = "fi.91=2 fi.165=1 fi.165.1=1 fi.215=3 fi.215.1=3 fi.214=1 fi.214.1=1 fi.208=10 fi.208.1=0 fi.211=0 fi.212=4"
+    with ticking(tmp_path, f"gpu 0 {links}") as t:
+        health = t.health(1)
+        t.fake.set("gpu 0 fi.208.1=6 fi.215.1=4")
+        later = t.health(32)
+    assert health.nvlink_link_replays == health.nvlink_link_crc_errors == NOT_SUPPORTED
+    assert (health.nvlink_link_recoveries, health.nvlink_link_failed_recoveries) == (6, 2)
+    assert (health.nvlink_link_receive_errors, health.nvlink_link_integrity_errors) == (10, 0)
+    assert health.nvlink_link_discards == 4
+    assert set(later.grown) == {
+        CounterGrowth("nvlink_link_receive_errors", 6),
+        CounterGrowth("nvlink_link_recoveries", 1),
+    }
+
+
+def test_a_driver_before_blackwell_is_not_asked_for_nvlink_5(tmp_path: Path) -> None:
+    with ticking(tmp_path, "driver=550.54.15\ngpu 0 fi.91=1 fi.162=2 fi.215=9 fi.208=9") as t:
+        health = t.health(1)
+    assert (health.nvlink_link_recoveries, health.nvlink_link_receive_errors) == (2, NOT_SUPPORTED)
 
 
 def test_links_of_an_older_card_or_driver_are_asked_by_the_older_call(tmp_path: Path) -> None:
