@@ -26,8 +26,10 @@ import msgspec
 from msgspec import Struct
 
 from gpuwatch.collect import roles
+from gpuwatch.collect.own_memory import NOTHING, OwnMemory, executable, read_memory
 from gpuwatch.collect.proc_files import read_all, reading
-from gpuwatch.collect.proc_parse import parse_cmdline, parse_stat, parse_status, printable
+from gpuwatch.collect.proc_parse import parse_stat, parse_status, printable
+from gpuwatch.collect.slow_calls import Asked, SlowCalls
 from gpuwatch.model import Absent, Frame, ThreadStack
 
 TIMEOUT_S = 2.0
@@ -130,30 +132,38 @@ def _name_of_main(thread: _Thread) -> str:
 
 
 class PySpy:
-    """Starts py-spy. Thread-safe: it keeps nothing between dumps."""
+    """Starts py-spy. Thread-safe: it keeps only the questions that a process's memory has not answered."""
 
     def __init__(self, executable: Path | None = None, root: Path = Path("/proc")) -> None:
         self.executable = executable or find_py_spy()
         """None when py-spy is not installed."""
         self._root = root
+        self._slow = SlowCalls("py-spy")
+        self._asked: dict[tuple[int, int], Asked[OwnMemory]] = {}
+        """By pid and start time."""
+        self._lock = threading.Lock()
 
-    def is_python(self, pid: int) -> bool | None:
-        """Whether the process runs CPython, by name or by a mapped libpython; None when there is no such process."""
-        folder = self._root / str(pid)
-        stat = reading(folder / "stat", parse_stat)
+    def unfit(self, pid: int) -> Failure | None:
+        """Why it makes no sense to dump this process; None for one that runs CPython, by name or by a mapped libpython.
+
+        TIMEOUT when only its memory could tell and that cannot be read now; to be asked again.
+        """
+        stat = reading(self._root / str(pid) / "stat", parse_stat)
         if isinstance(stat, Absent):
+            return Failure.GONE
+        exe = executable(str(self._root), pid)
+        if roles.looks_python(roles.Names(stat.comm, exe, ())):
             return None
-        try:
-            exe = printable(os.fsencode(os.readlink(folder / "exe")))  # noqa: PTH115 - bytes, not a path
-        except OSError:
-            exe = ""
-        argv = reading(folder / "cmdline", parse_cmdline)
-        if roles.looks_python(roles.Names(stat.comm, exe, () if isinstance(argv, Absent) else argv)):
-            return True
-        try:
-            return b"/libpython" in read_all(folder / "maps")
-        except OSError:
-            return False
+        process = pid, stat.start_ticks
+        with self._lock:
+            asked = self._asked.pop(process, None)
+            if asked is None:
+                self._slow.tick()
+                asked = self._slow.ask(lambda: read_memory(str(self._root), pid, stat.comm, exe, main=True), NOTHING)
+            if not asked.done.is_set():
+                self._asked[process] = asked
+                return Failure.TIMEOUT
+        return None if asked.value.python else Failure.NOT_PYTHON
 
     def dump(self, pid: int, stop: threading.Event | None = None) -> Dump:
         """One dump of all threads. Never raises; ``stop`` kills a child that is under way."""
@@ -168,7 +178,8 @@ class PySpy:
         if code is None:
             if stop is not None and stop.is_set():
                 return Dump((), Failure.STOPPED, "stopped")
-            return Dump((), Failure.TIMEOUT, f"py-spy did not finish within {TIMEOUT_S:g} s: machine overloaded?")
+            why = "the process waits in the kernel" if self.state(pid) == "D" else "machine overloaded?"
+            return Dump((), Failure.TIMEOUT, f"py-spy did not finish within {TIMEOUT_S:g} s: {why}")
         if code != 0:
             return self.failed(pid, errors)
         try:

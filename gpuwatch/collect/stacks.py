@@ -38,6 +38,11 @@ _SECOND_NS = 1_000_000_000
 _NEVER_NS = 1 << 62
 _LASTING = frozenset({Failure.PERMISSION, Failure.GONE, Failure.NOT_PYTHON, Failure.VERSION})
 """The next try on the same process would fail the same way."""
+_UNFIT = {
+    Failure.GONE: "has ended",
+    Failure.NOT_PYTHON: "is not a Python process",
+    Failure.TIMEOUT: "waits in the kernel and lets nobody read its memory: no stacks until it goes on",
+}
 _NO_LOOK = _LASTING | {Failure.MISSING, Failure.TIMEOUT}
 """Lasting for a look: what made one too long, the size of the job's libraries, stays."""
 
@@ -45,8 +50,8 @@ _NO_LOOK = _LASTING | {Failure.MISSING, Failure.TIMEOUT}
 class Spy(Protocol):
     """What the sampler needs of PySpy."""
 
-    def is_python(self, pid: int) -> bool | None:
-        """None: no such process."""
+    def unfit(self, pid: int) -> Failure | None:
+        """Why there is no use in a dump; None when there is."""
 
     def dump(self, pid: int, stop: threading.Event | None = None) -> Dump:
         """All threads of a process, or the failure."""
@@ -107,11 +112,9 @@ class StackSampler:
 
     def _dump(self, pid: int, stop: threading.Event | None) -> Dump:
         """A dump of a process that is Python for certain."""
-        python = self._spy.is_python(pid)
-        if python is None:
-            return Dump((), Failure.GONE, f"process {pid} has ended")
-        if not python:
-            return Dump((), Failure.NOT_PYTHON, f"process {pid} is not a Python process")
+        unfit = self._spy.unfit(pid)
+        if unfit is not None:
+            return Dump((), unfit, f"process {pid} {_UNFIT[unfit]}")
         dump = self._spy.dump(pid, stop)
         if dump.failure is Failure.TORN:
             self.torn_reads += 1

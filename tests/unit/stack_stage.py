@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from gpuwatch.collect.native_look import Look
-from gpuwatch.collect.py_spy import Dump
+from gpuwatch.collect.py_spy import Dump, Failure
 from gpuwatch.collect.source import Focus
 from gpuwatch.collect.stacks import StackSampler
 from gpuwatch.model import Frame, ProcessInfo, Role, StackSample, ThreadStack
@@ -54,8 +54,8 @@ class FakeSpy:
         self.not_python: set[int] = set()
         self.calls: list[tuple[int, int]] = []
 
-    def is_python(self, pid: int) -> bool | None:
-        return pid not in self.not_python
+    def unfit(self, pid: int) -> Failure | None:
+        return Failure.NOT_PYTHON if pid in self.not_python else None
 
     def dump(self, pid: int, stop: threading.Event | None = None) -> Dump:
         self.calls.append((self.now.now_ns, pid))

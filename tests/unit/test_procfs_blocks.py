@@ -14,7 +14,9 @@ import pytest
 from test_procfs import FakeProc
 
 from gpuwatch.collect.procfs import ProcessReader
+from gpuwatch.collect.py_spy import PySpy
 from gpuwatch.collect.slow_calls import SlowCalls
+from gpuwatch.collect.stacks import StackSampler
 from gpuwatch.collect.user_names import UserNames
 from gpuwatch.model import ProcessInfo
 
@@ -56,8 +58,8 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     node.reader.close()
 
 
-def reader_threads() -> int:
-    return sum(thread.name == "names" for thread in threading.enumerate())
+def reader_threads(name: str = "names") -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
 
 
 def test_a_process_that_holds_its_lock_is_shown_by_its_kernel_name_and_holds_up_no_other(node: Node) -> None:
@@ -74,6 +76,28 @@ def test_a_process_that_holds_its_lock_is_shown_by_its_kernel_name_and_holds_up_
     assert infos[20].command == "python second.py"
     assert infos[20].place is not None
     assert infos[20].python
+
+
+def test_stacks_of_a_process_that_holds_its_lock_are_refused_and_taken_when_it_lets_go(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (tmp_path / "20/exe").unlink(missing_ok=True)
+    sampler, before = StackSampler(spy := PySpy(tmp_path / "none", tmp_path)), reader_threads("py-spy")
+    for _ in range(4):
+        assert "lets nobody read its memory" in sampler.sample(20, 20).error
+    assert reader_threads("py-spy") - before <= 1, "what hangs is asked once"
+    node.let_go()
+    (question,) = spy._asked.values()
+    assert question.done.wait(10)
+    assert "cannot be started" in sampler.sample(20, 20).error, "it is known as Python now"
+    node.reader.close()
+
+
+def test_a_process_with_pythons_own_name_is_sampled_whatever_its_memory_does(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (tmp_path / "20/exe").unlink(missing_ok=True)
+    (tmp_path / "20/exe").symlink_to("/usr/bin/python3.12")
+    assert PySpy(tmp_path / "none", tmp_path).unfit(20) is None
+    node.reader.close()
 
 
 def test_a_user_service_that_does_not_answer_leaves_the_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
