@@ -20,8 +20,9 @@ from msgspec import UNSET, UnsetType
 
 from gpuwatch.collect.driver import NO_ANSWER, Driver, Opened
 from gpuwatch.collect.events import EventWatcher
+from gpuwatch.collect.gpu_processes import GpuProcesses
 from gpuwatch.collect.gpu_threads import GpuThreads
-from gpuwatch.collect.host_sampler import HostPart, HostSampler, ProcessPart, Roots
+from gpuwatch.collect.host_sampler import HostPart, HostSampler, ProcessPart
 from gpuwatch.collect.nvml_identity import gpu_of
 from gpuwatch.collect.shared_memory import with_shared_memory
 from gpuwatch.collect.sleep import HINT, Sleep
@@ -99,13 +100,14 @@ class NodeSource:
         self._restart = False
         self._shared: frozenset[int] = frozenset()
         """Devices that count the host's memory as theirs."""
-        self._whole: dict[int, int] = {}
-        """Index of a MIG instance to that of its GPU."""
+        self._jobs = GpuProcesses()
         self._emit: Emit = _nowhere
         self._stopping = threading.Event()
         self._opened: queue.SimpleQueue[Opened | None] = queue.SimpleQueue()
         self._host_period_s = max(period_s, FOCUS_HOST_PERIOD_S)
-        self._host = HostSampler(host, processes, self.roots, self._deliver, period_s=self._host_period_s, clock=clock)
+        self._host = HostSampler(
+            host, processes, self._jobs.roots, self._deliver, period_s=self._host_period_s, clock=clock
+        )
         self._lock = threading.Lock()
         self._gpus = GpuThreads(self._on_sample, period_s, retry_s, clock)
         self._gpus.more = self._deliver
@@ -114,8 +116,6 @@ class NodeSource:
         self._low_demand = False
         self._threads: list[threading.Thread] = []
         self._inventory: Inventory | None = None
-        self._pids: dict[int, tuple[int, ...]] = {}
-        self._infos: dict[int, ProcessInfo] = {}
         self._hasty: dict[int, float] = {}
         """Devices that are read more often, and how often in seconds."""
         self._focus: Focus | None = None
@@ -150,7 +150,7 @@ class NodeSource:
         with self._lock:
             self._set_focus(focus)
         if focus is not None and focus.stacks and focus.root_pid:
-            arguments = (focus, lambda: self._job(focus.root_pid), self._deliver, self._focus_ends)
+            arguments = (focus, lambda: self._jobs.others_of(focus.root_pid), self._deliver, self._focus_ends)
             self._launch(threading.Thread(target=self._stacks.run, args=arguments, name="stacks", daemon=True))
 
     def set_demand(self, low: bool) -> None:
@@ -180,22 +180,6 @@ class NodeSource:
     def restart_wanted(self) -> bool:
         """The driver was upgraded underneath: only a new process can load the library that fits it."""
         return self._restart
-
-    def roots(self) -> Roots:
-        """Pids that NVML lists, with the devices that it lists them on; of a lost GPU the last that were known.
-
-        A process on a MIG instance is listed by its GPU too and belongs to the instance.
-        """
-        with self._lock:
-            listed, whole = list(self._pids.items()), self._whole
-        found: dict[int, set[int]] = {}
-        for index, pids in listed:
-            for pid in pids:
-                found.setdefault(pid, set()).add(index)
-        return {
-            pid: tuple(sorted(indices - {whole[index] for index in indices if index in whole}))
-            for pid, indices in found.items()
-        }
 
     # ------------------------------------------------------------------ the driver's thread
 
@@ -238,7 +222,7 @@ class NodeSource:
     def _unused(self) -> bool:
         """No process is on a GPU, and nobody watches."""
         with self._lock:
-            return self._low_demand and self._focus is None and not any(self._pids.values())
+            return self._low_demand and self._focus is None and self._jobs.none()
 
     def _wait_for_match(self) -> None:
         """Library and kernel module differ. When the library was replaced or has worked before, a new process helps;
@@ -304,12 +288,8 @@ class NodeSource:
             self._launch(self._host)
 
     def _sample(self, devices: tuple[Device, ...]) -> None:
-        by_uuid = {d.uuid: d.index for d in devices}
-        with self._lock:
-            self._shared = frozenset(d.index for d in devices if d.mem_shared_with_host)
-            self._whole = {d.index: by_uuid[d.parent_uuid] for d in devices if d.parent_uuid in by_uuid}
-            known = {d.index for d in devices}
-            self._pids = {index: pids for index, pids in self._pids.items() if index in known}
+        self._shared = frozenset(d.index for d in devices if d.mem_shared_with_host)
+        self._jobs.begin(devices)
         samplers = self._gpus.prepare(devices, self._driver.reader, self._rate)
         with self._lock:
             self._set_rates()
@@ -352,30 +332,15 @@ class NodeSource:
         if self._stopping.is_set():
             return
         if isinstance(observation, ProcessTick):
-            self._remember(observation)
+            self._jobs.remember(observation)
         self._emit(observation)
 
     def _on_sample(self, sample: DeviceSample) -> None:
         if sample.device_index in self._shared:
             sample = with_shared_memory(sample)
-        if sample.processes_absent is None:
-            pids = tuple(process.pid for process in sample.processes)
-            with self._lock:
-                before, self._pids[sample.device_index] = self._pids.get(sample.device_index, ()), pids
-            if not set(pids) <= set(before):
-                self._host.hurry()
+        if self._jobs.listed(sample):
+            self._host.hurry()
         self._deliver(sample)
-
-    def _remember(self, tick: ProcessTick) -> None:
-        with self._lock:
-            for pid in tick.gone:
-                self._infos.pop(pid, None)
-            self._infos.update((info.pid, info) for info in tick.infos)
-
-    def _job(self, root_pid: int) -> tuple[ProcessInfo, ...]:
-        """The processes of a job other than the one that holds the GPU."""
-        with self._lock:
-            return tuple(i for i in self._infos.values() if i.root_pid == root_pid and i.pid != root_pid)
 
     def _unfocus(self, focus: Focus) -> None:
         with self._lock:
