@@ -224,13 +224,22 @@ def session(
 
     runner = Runner(python or load().config.probes.python)
 
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+    leaving = False
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    def leave(number: int, _frame: FrameType | None) -> None:
+        nonlocal leaving
+        # The kernel and the shell each say that the terminal is gone: the second must not end the clearing.
+        if not leaving:
+            leaving = True
+            raise SystemExit(128 + number)
+
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    before = {one: handler for one, handler in before.items() if handler is not signal.SIG_IGN}  # nohup's stays
+    for one in before:
+        signal.signal(one, leave)
     try:
         yield Session(runner, force=force, wait_s=wait_s, timeout_s=timeout_s)
     finally:
         runner.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -129,8 +129,10 @@ class Service:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.request_stop())
-        hangup = self.request_stop if self._reload is None else self.request_reload
-        signal.signal(signal.SIGHUP, lambda *_: hangup())
+        if self._reload is not None:
+            signal.signal(signal.SIGHUP, lambda *_: self.request_reload())
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants it to outlive its terminal
+            signal.signal(signal.SIGHUP, lambda *_: self.request_stop())
         self.start()
         try:
             while not self.stopping:

@@ -47,17 +47,25 @@ def wait_for(condition: object, what: str, timeout_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+WITH_HANGUP = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.{}); os.execv(sys.executable, sys.argv[1:])"
+"""Whatever it is where the tests run."""
+
+
 @contextmanager
 def daemon(
-    directory: Path, *args: str, env: dict[str, str] | None = None
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    directory: Path, *args: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL,
+    hangup: str = "SIG_DFL",
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:  # fmt: skip
     """A daemon that serves; killed at the end if it still runs. With the file of its stderr."""
     directory.parent.mkdir(exist_ok=True)
     log = directory.parent / "log"
     with log.open("wb") as stderr:
         child = subprocess.Popen(
-            [sys.executable, "-m", "gpuwatch", "daemon", "--runtime-dir", str(directory), *args],
-            stdin=subprocess.DEVNULL,
+            [
+                *(sys.executable, "-c", WITH_HANGUP.format(hangup)),
+                *(sys.executable, "-m", "gpuwatch", "daemon", "--runtime-dir", str(directory), *args),
+            ],
+            stdin=stdin,
             stderr=stderr,
             env={**os.environ, **(env or {})},
         )
@@ -68,6 +76,29 @@ def daemon(
         if child.poll() is None:
             child.kill()
         child.wait()
+
+
+@pytest.fixture
+def terminal() -> Iterator[int]:
+    """The side of a terminal that a program has."""
+    master, slave = os.openpty()
+    yield slave
+    os.close(slave)
+    os.close(master)
+
+
+def test_it_ends_with_the_terminal_that_it_was_started_in(recording: Path, terminal: int) -> None:
+    with runtime_dir() as path, daemon(path, "--replay", str(recording), stdin=terminal) as (child, _log):
+        child.send_signal(signal.SIGHUP)
+        assert child.wait(5) == 0
+
+
+def test_under_nohup_it_outlives_its_terminal(recording: Path, terminal: int) -> None:
+    args = ("--replay", str(recording))
+    with runtime_dir() as path, daemon(path, *args, stdin=terminal, hangup="SIG_IGN") as (child, _log):
+        state = Path(f"/proc/{child.pid}/status").read_text()
+        ignored = int(next(line for line in state.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
+        assert ignored & 1 << signal.SIGHUP - 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -14,16 +14,19 @@ import pytest
 from probes import disk, scratch
 
 ROOT = Path(__file__).parents[2]
-HOLD = """
-import os, sys, time
+HELD = """
+import os, signal, sys, time
 from pathlib import Path
 from probes import command, scratch
+signal.signal(signal.SIGHUP, {hangup})  # whatever it is where the tests run
 with command.leaving(), scratch.folder(sys.argv[2], sys.argv[1]) as folder, scratch.nameless(folder / "file") as path:
     path.write_bytes(b"x" * 4096)
     (folder / "small").write_bytes(b"y")
     print("ready", flush=True)
     time.sleep(60)
 """
+HOLD = HELD.replace("{hangup}", "signal.SIG_DFL")
+UNDER_NOHUP = HELD.replace("{hangup}", "signal.SIG_IGN")
 
 
 def held(folder: Path, kind: str = "storage", script: str = HOLD) -> subprocess.Popen[str]:
@@ -44,6 +47,13 @@ def test_a_probe_that_is_asked_to_end_clears_its_folder(tmp_path: Path, kind: st
         process.send_signal(number)
         assert process.wait(timeout=20) == 128 + number
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_probe_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    with held(tmp_path, script=UNDER_NOHUP) as process:
+        process.send_signal(signal.SIGHUP)  # the lower number: it would be the one that ends it
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
 
 
 def test_a_probe_that_is_killed_leaves_no_large_file_and_the_next_one_clears_the_rest(tmp_path: Path) -> None:

@@ -140,12 +140,16 @@ def test_without_a_driver_the_cpu_is_named_as_the_way_out(
     assert "--device cpu" in result["message"]
 
 
-def test_a_closed_terminal_does_not_leave_a_probe_on_the_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hangup", "ended_by"), [("SIG_DFL", signal.SIGHUP), ("SIG_IGN", signal.SIGTERM)])
+def test_a_closed_terminal_ends_a_run_with_its_probe_unless_nohup_keeps_it(
+    tmp_path: Path, hangup: str, ended_by: signal.Signals
+) -> None:
     folder = tmp_path / "gpuwatch_probes"
     folder.mkdir()
     script = "import os,sys,time\nprint(os.getpid(), file=sys.stderr, flush=True)\ntime.sleep(60)\n"
     (folder / "__main__.py").write_text(script)
     code = (
+        f"import signal; signal.signal(signal.SIGHUP, signal.{hangup})\n"
         "import sys; from pathlib import Path; from gpuwatch.daemon import probing; from gpuwatch.cli.main import run\n"
         f"probing.probes_folder = lambda: Path({str(folder)!r})\n"
         f"probing.lock_folder = lambda env: Path({str(tmp_path)!r})\n"
@@ -155,7 +159,8 @@ def test_a_closed_terminal_does_not_leave_a_probe_on_the_gpu(tmp_path: Path) -> 
         assert process.stderr is not None
         probe_pid = int(process.stderr.readline())
         process.send_signal(signal.SIGHUP)
-        assert process.wait(timeout=20) == 128 + signal.SIGHUP
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 128 + ended_by
     assert not Path(f"/proc/{probe_pid}").exists()
 
 
