@@ -223,7 +223,6 @@ def session(
     from gpuwatch.daemon.probing import Runner
 
     runner = Runner(python or load().config.probes.python)
-
     leaving = False
 
     def leave(number: int, _frame: FrameType | None) -> None:
@@ -233,13 +232,12 @@ def session(
             leaving = True
             raise SystemExit(128 + number)
 
-    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
-    before = {one: handler for one, handler in before.items() if handler is not signal.SIG_IGN}  # nohup's stays
-    for one in before:
-        signal.signal(one, leave)
+    # One that is ignored (nohup) stays so.
+    caught = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in caught}
     try:
         yield Session(runner, force=force, wait_s=wait_s, timeout_s=timeout_s)
     finally:
         runner.stop()
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -48,7 +48,7 @@ def wait_for(condition: object, what: str, timeout_s: float = 20.0) -> None:
 
 
 WITH_HANGUP = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.{}); os.execv(sys.executable, sys.argv[1:])"
-"""Whatever it is where the tests run."""
+"""Becomes the program of its arguments, with SIGHUP as given, whatever it is where the tests run (nohup)."""
 
 
 @contextmanager

@@ -14,19 +14,18 @@ import pytest
 from probes import disk, scratch
 
 ROOT = Path(__file__).parents[2]
-HELD = """
+HOLD = """
 import os, signal, sys, time
 from pathlib import Path
 from probes import command, scratch
-signal.signal(signal.SIGHUP, {hangup})  # whatever it is where the tests run
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever it is where the tests run
 with command.leaving(), scratch.folder(sys.argv[2], sys.argv[1]) as folder, scratch.nameless(folder / "file") as path:
     path.write_bytes(b"x" * 4096)
     (folder / "small").write_bytes(b"y")
     print("ready", flush=True)
     time.sleep(60)
 """
-HOLD = HELD.replace("{hangup}", "signal.SIG_DFL")
-UNDER_NOHUP = HELD.replace("{hangup}", "signal.SIG_IGN")
+UNDER_NOHUP = HOLD.replace("SIG_DFL", "SIG_IGN")
 
 
 def held(folder: Path, kind: str = "storage", script: str = HOLD) -> subprocess.Popen[str]:
